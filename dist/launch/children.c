@@ -4,9 +4,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,7 +17,7 @@
 #include <sys/prctl.h>
 #endif
 
-static const double KILL_PATIENCE = 5; /* seconds; SIGKILL takes time if a disk hangs */
+static const double LINGER = 3; /* seconds to wait for the end of a child that others have named */
 
 static const int passed_on[] = { SIGTERM, SIGINT, SIGHUP, SIGQUIT };
 
@@ -91,80 +94,115 @@ static void begin_child(const td_signal_watch *watch, pid_t parent)
     pthread_sigmask(SIG_SETMASK, &watch->before, NULL);
 }
 
-pid_t td_child_fork(const td_signal_watch *watch)
+td_children *td_children_new(int capacity)
 {
+    size_t size = sizeof(td_children) + (size_t)capacity * sizeof(td_child);
+    td_children *all = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (all == MAP_FAILED) {
+        return NULL;
+    }
+    all->capacity = capacity;
+    return all;
+}
+
+void td_children_free(td_children *all)
+{
+    if (all != NULL) {
+        munmap(all, sizeof(td_children) + (size_t)all->capacity * sizeof(td_child));
+    }
+}
+
+void td_children_clear(td_children *all)
+{
+    all->count = 0;
+    all->stopping = all->killed = false;
+}
+
+pid_t td_children_fork(td_children *all, const td_signal_watch *watch)
+{
+    td_child *c = &all->list[all->count];
+    *c = (td_child){ 0 }; /* before the child reports */
     pid_t parent = getpid();
     pid_t pid = fork();
     if (pid == 0) {
         begin_child(watch, parent);
     } else if (pid > 0) {
         setpgid(pid, pid); /* in parent and child: the first call counts */
+        c->pid = pid;
+        c->running = true;
+        all->count++;
     }
     return pid;
 }
 
-int td_children_reap(td_child *children, int count)
+void td_child_setenv(const char *name, const char *format, ...)
 {
-    int ended = 0;
-    for (int i = 0; i < count; i++) {
-        td_child *c = &children[i];
-        siginfo_t info = { 0 };
-        if (!c->running || waitid(P_PID, (id_t)c->pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
-            info.si_pid == 0) {
-            continue;
-        }
-        /* While the child is a zombie, no other process can get its id or its group's. */
-        kill(-c->pid, SIGKILL);
-        while (waitpid(c->pid, &c->status, 0) < 0 && errno == EINTR) {
-        }
-        c->running = false;
-        c->ended = td_clock();
-        ended++;
-    }
-    return ended;
+    char text[PATH_MAX];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    setenv(name, text, 1);
 }
 
-int td_children_running(const td_child *children, int count)
+static void reap(td_child *c)
+{
+    siginfo_t info = { 0 };
+    if (!c->running || waitid(P_PID, (id_t)c->pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+        info.si_pid == 0) {
+        return;
+    }
+    /* While the child is a zombie, no other process can get its id or its group's. */
+    kill(-c->pid, SIGKILL);
+    while (waitpid(c->pid, &c->status, 0) < 0 && errno == EINTR) {
+    }
+    c->running = false;
+    c->ended = td_clock();
+}
+
+static void signal_all(const td_children *all, int signal)
+{
+    for (int i = 0; i < all->count; i++) {
+        if (all->list[i].running) {
+            kill(-all->list[i].pid, signal);
+            kill(-all->list[i].pid, SIGCONT);
+        }
+    }
+}
+
+int td_children_running(const td_children *all)
 {
     int running = 0;
-    for (int i = 0; i < count; i++) {
-        running += children[i].running;
+    for (int i = 0; i < all->count; i++) {
+        running += all->list[i].running;
     }
     return running;
 }
 
-void td_children_signal(const td_child *children, int count, int signal)
+int td_children_look(td_children *all)
 {
-    for (int i = 0; i < count; i++) {
-        if (children[i].running) {
-            kill(-children[i].pid, signal);
-            kill(-children[i].pid, SIGCONT);
-        }
+    for (int i = 0; i < all->count; i++) {
+        reap(&all->list[i]);
+    }
+    if (all->stopping && !all->killed && td_clock() > all->kill_at) {
+        signal_all(all, SIGKILL);
+        all->killed = true;
+    }
+    return td_children_running(all);
+}
+
+void td_children_stop(td_children *all, int signal, double grace)
+{
+    if (!all->stopping) {
+        all->stopping = true;
+        all->kill_at = td_clock() + grace;
+        signal_all(all, signal);
     }
 }
 
-void td_children_stop(td_child *children, int count, int signal, double grace,
-                      const td_signal_watch *watch)
+void td_children_hurry(td_children *all)
 {
-    double deadline = td_clock() + grace;
-    bool killed = false;
-    td_children_signal(children, count, signal);
-    for (;;) {
-        td_children_reap(children, count);
-        if (td_children_running(children, count) == 0) {
-            return;
-        }
-        double left = deadline - td_clock();
-        if (left <= 0 && killed) {
-            return;
-        }
-        int impatient = left > 0 ? td_signal_watch_wait(watch, left < 0.1 ? left : 0.1) : 0;
-        if (!killed && (left <= 0 || impatient != 0)) {
-            td_children_signal(children, count, SIGKILL);
-            deadline = td_clock() + KILL_PATIENCE;
-            killed = true;
-        }
-    }
+    all->kill_at = td_clock();
 }
 
 const char *td_signal_name(int signal)
@@ -213,19 +251,32 @@ static bool was_struck(int status)
     return WIFSIGNALED(status) && WTERMSIG(status) != SIGABRT;
 }
 
-int td_children_first_failure(const td_child *children, int count)
+/* The likely cause among those that have ended; -1: none has failed. */
+static int first_failure(const td_children *all)
 {
     int first = -1;
-    for (int i = 0; i < count; i++) {
-        const td_child *c = &children[i];
-        if (c->running || !td_child_failed(c->status)) {
-            continue;
-        }
-        if (first < 0 || (was_struck(c->status) && !was_struck(children[first].status))) {
+    for (int i = 0; i < all->count; i++) {
+        const td_child *c = &all->list[i];
+        if (!c->running && td_child_failed(c->status) &&
+            (first < 0 || (was_struck(c->status) && !was_struck(all->list[first].status)))) {
             first = i;
         }
     }
     return first;
+}
+
+/* The first to report, if this one has reported: it may have failed because of that one. */
+static int earliest_report(const td_children *all, int one)
+{
+    double first = all->list[one].note.when;
+    for (int i = 0; i < all->count && first > 0; i++) {
+        double when = all->list[i].note.when;
+        if (when > 0 && when < first) {
+            first = when;
+            one = i;
+        }
+    }
+    return one;
 }
 
 bool td_message_names(const char *message, const char *teller, long pid, const char *host)
@@ -249,14 +300,40 @@ bool td_message_names(const char *message, const char *teller, long pid, const c
     return false;
 }
 
-int td_children_named(const td_child *children, int count, int self, const char *message)
+/* The child that a message names, except the one that tells it; -1: none. */
+static int named_by(const td_children *all, int teller)
 {
     char host[128] = "";
     gethostname(host, sizeof(host) - 1);
-    for (int i = 0; i < count; i++) {
-        if (i != self && td_message_names(message, host, children[i].pid, host)) {
+    for (int i = 0; i < all->count; i++) {
+        if (i != teller &&
+            td_message_names(all->list[teller].note.message, host, all->list[i].pid, host)) {
             return i;
         }
     }
     return -1;
+}
+
+int td_children_cause(const td_children *all)
+{
+    int cause = first_failure(all);
+    if (cause < 0) {
+        return -1;
+    }
+    bool waits = td_clock() < all->list[cause].ended + LINGER;
+    cause = earliest_report(all, cause);
+    if (all->list[cause].running && waits) {
+        return -1;
+    }
+    for (int hops = 0; hops < all->count; hops++) {
+        int named = named_by(all, cause);
+        if (named >= 0 && all->list[named].running && waits) {
+            return -1;
+        }
+        if (named < 0 || all->list[named].running || !td_child_failed(all->list[named].status)) {
+            break;
+        }
+        cause = named;
+    }
+    return cause;
 }

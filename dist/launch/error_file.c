@@ -11,34 +11,32 @@
 #include <string.h>
 #include <unistd.h>
 
-static atomic_int pipe_fd = -1;
+static _Atomic(td_error_note *) note;
 static atomic_bool reported;
 
-void td_error_report_to(int fd)
+void td_error_report_to(td_error_note *shared)
 {
-    atomic_store(&pipe_fd, fd);
+    atomic_store(&note, shared);
     atomic_store(&reported, false);
 }
 
 void td_error_report(const char *message)
 {
     const char *path = getenv("TANDEM_ERROR_FILE");
-    int fd = atomic_load(&pipe_fd);
-    bool by_path = fd < 0;
-    if ((by_path && path == NULL) || atomic_exchange(&reported, true)) {
+    td_error_note *shared = atomic_load(&note);
+    if ((shared == NULL && path == NULL) || atomic_exchange(&reported, true)) {
         return;
     }
-    if (by_path) {
-        /* A FIFO that nobody reads would not open. */
-        fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0644);
+    if (shared != NULL) {
+        snprintf(shared->message, sizeof(shared->message), "%s", message);
+        atomic_store(&shared->when, td_clock());
+        return;
     }
-    /* A message that cannot be told is lost; the failure itself is not. */
-    if (by_path && fd >= 0) {
+    /* A FIFO that nobody reads would not open. A message that cannot be told is lost; the failure
+     * itself is not. */
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0644);
+    if (fd >= 0) {
         (void)!write(fd, message, strlen(message));
-    } else if (fd >= 0) {
-        dprintf(fd, "%.9f %s", td_clock(), message);
-    }
-    if (by_path && fd >= 0) {
         close(fd);
     }
 }
@@ -54,7 +52,7 @@ static void on_fatal(const char *message, void *user)
 static void on_die(const char *message)
 {
     td_error_report(message);
-    if (atomic_load(&pipe_fd) >= 0) {
+    if (atomic_load(&note) != NULL) {
         fflush(NULL);
         _exit(1);
     }

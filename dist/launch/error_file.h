@@ -1,7 +1,14 @@
 /* How a process tells its parent why it failed: by a message in the file that TANDEM_ERROR_FILE
- * names, or in the pipe from td_spawn. Without either nothing is written. */
+ * names, or in memory that td_spawn shares with it. Without either nothing is written. */
 #ifndef TD_DIST_ERROR_FILE_H
 #define TD_DIST_ERROR_FILE_H
+
+enum { TD_ERROR_BYTES = 1500 };
+
+typedef struct td_error_note {
+    _Atomic double when; /* seconds on td_clock(); 0: nothing was told */
+    char message[TD_ERROR_BYTES];
+} td_error_note;
 
 /* Only a process's first message counts; later ones are dropped. Any thread. */
 void td_error_report(const char *message);
@@ -10,7 +17,7 @@ void td_error_report(const char *message);
  * later replaces td_fatal's. td_dist_init calls it when TANDEM_ERROR_FILE is set. */
 void td_error_report_fatal(void);
 
-/* For td_spawn's children: the pipe, instead of the file. */
-void td_error_report_to(int fd);
+/* For td_spawn's children: the note, instead of the file. NULL: the file again. */
+void td_error_report_to(td_error_note *note);
 
 #endif

@@ -3,34 +3,15 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdint.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MAX_GROUPS = 2 * TD_LAUNCH_MAX_WORKERS, ENDED = 0, TRIES = 200 };
+enum { TRIES = 200 };
 
-/* Messages are numbers: a group that began, or, negative, one that ended; or ENDED, from a launcher
- * that ends by itself. */
-static void note(int32_t *groups, int *count, int32_t message)
+_Noreturn static void guard_main(int pipe, const td_children *workers, const char *folder)
 {
-    if (message > 0 && *count < MAX_GROUPS) {
-        groups[(*count)++] = message;
-        return;
-    }
-    for (int i = 0; i < *count; i++) {
-        if (groups[i] == -message) {
-            groups[i] = groups[--*count];
-            return;
-        }
-    }
-}
-
-_Noreturn static void guard_main(int pipe, const char *folder)
-{
-    int32_t groups[MAX_GROUPS], message;
-    int count = 0;
-    bool ended = false;
+    char byte;
     ssize_t got;
     setsid(); /* signals to the launcher's group do not reach the guard */
     signal(SIGTERM, SIG_IGN);
@@ -41,15 +22,13 @@ _Noreturn static void guard_main(int pipe, const char *folder)
     for (int fd = 0; fd < 3 && nothing >= 0; fd++) {
         dup2(nothing, fd);
     }
-    while ((got = read(pipe, &message, sizeof(message))) == sizeof(message) ||
-           (got < 0 && errno == EINTR)) {
-        ended = ended || (got > 0 && message == ENDED);
-        if (got > 0 && message != ENDED) {
-            note(groups, &count, message);
-        }
+    while ((got = read(pipe, &byte, 1)) < 0 && errno == EINTR) {
     }
-    for (int i = 0; i < count; i++) {
-        kill(-groups[i], SIGKILL);
+    bool ended = got > 0; /* otherwise the launcher died */
+    for (int i = 0; i < workers->count; i++) {
+        if (workers->list[i].running) {
+            kill(-workers->list[i].pid, SIGKILL);
+        }
     }
     /* Workers that die may still write into it. */
     for (int i = 0; !ended && folder[0] != '\0' && !td_launch_folder_remove(folder) && i < TRIES;
@@ -59,7 +38,7 @@ _Noreturn static void guard_main(int pipe, const char *folder)
     _exit(0);
 }
 
-td_status td_guard_start(td_guard *guard, const char *folder)
+td_status td_guard_start(td_guard *guard, const td_children *workers, const char *folder)
 {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0) {
@@ -68,7 +47,7 @@ td_status td_guard_start(td_guard *guard, const char *folder)
     pid_t pid = fork();
     if (pid == 0) {
         close(ends[1]);
-        guard_main(ends[0], folder);
+        guard_main(ends[0], workers, folder);
     }
     close(ends[0]);
     if (pid < 0) {
@@ -79,27 +58,10 @@ td_status td_guard_start(td_guard *guard, const char *folder)
     return TD_OK;
 }
 
-static void tell(const td_guard *guard, int32_t message)
-{
-    /* If the guard is gone, the workers still have their parent-death signal. */
-    (void)!write(guard->pipe, &message, sizeof(message));
-}
-
-void td_guard_add(const td_guard *guard, pid_t group)
-{
-    tell(guard, (int32_t)group);
-}
-
-void td_guard_remove(const td_guard *guard, pid_t group)
-{
-    tell(guard, -(int32_t)group);
-}
-
 void td_guard_end(td_guard *guard)
 {
-    int status;
-    tell(guard, ENDED);
+    (void)!write(guard->pipe, "", 1);
     close(guard->pipe);
-    while (waitpid(guard->pid, &status, 0) < 0 && errno == EINTR) {
+    while (waitpid(guard->pid, NULL, 0) < 0 && errno == EINTR) {
     }
 }

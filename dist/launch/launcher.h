@@ -106,24 +106,22 @@ bool td_launch_folder_remove(const char *path); /* with all that is in it */
 /* From here on, processes whose parents have ended become children of this one, in whatever session
  * they are. Without it, they become those of init. */
 void td_orphans_adopt(void);
-/* Reaps those that have ended: all children of this process but those that is_own tells. With `end`
+/* Reaps those that have ended: all children of this process but its own and the guard. With `end`
  * kills the others, too, and waits for their ends, 5 seconds at most. */
-void td_orphans_look(bool (*is_own)(pid_t pid, const void *user), const void *user, bool end);
+void td_orphans_look(const td_children *own, pid_t guard, bool end);
 
 /* ---- a process that ends the workers if the launcher dies (guard.c) ---- */
 
-/* A worker dies with its parent, but processes that the worker has started do not. The guard knows
- * the process group of each worker; a process in another group or session outlives the launcher's
- * SIGKILL. When its pipe closes, the guard kills the remaining groups and removes the temporary
- * folder, unless td_guard_end was called. */
+/* A worker dies with its parent, but processes that the worker has started do not. The guard sees
+ * the list of workers in shared memory. When its pipe closes, the guard kills the process groups of
+ * those that run, and removes the temporary folder, unless td_guard_end was called. A process in
+ * another group or session outlives the launcher's SIGKILL. */
 typedef struct td_guard {
     pid_t pid;
     int pipe;
 } td_guard;
 /* Before any thread is started. folder: the temporary one, "": none. */
-td_status td_guard_start(td_guard *guard, const char *folder);
-void td_guard_add(const td_guard *guard, pid_t group);
-void td_guard_remove(const td_guard *guard, pid_t group);
+td_status td_guard_start(td_guard *guard, const td_children *workers, const char *folder);
 void td_guard_end(td_guard *guard);
 
 /* ---- output with a prefix (output.c) ---- */

@@ -4,9 +4,7 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -23,29 +21,26 @@ void td_orphans_adopt(void)
 #endif
 }
 
-static bool is_child(pid_t pid)
+static bool is_own(pid_t pid, const td_children *own, pid_t guard)
 {
-    char path[64], text[512];
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    FILE *file = fopen(path, "re");
-    size_t length = file != NULL ? fread(text, 1, sizeof text - 1, file) : 0;
-    text[length] = '\0';
-    if (file != NULL) {
-        fclose(file);
+    bool found = pid == guard;
+    for (int i = 0; i < own->count && !found; i++) {
+        found = own->list[i].running && own->list[i].pid == pid;
     }
-    int parent = 0;
-    const char *name_end = strrchr(text, ')'); /* the name may hold anything */
-    return name_end != NULL && sscanf(name_end + 1, " %*c %d", &parent) == 1 && parent == getpid();
+    return found;
 }
 
 /* Kills the orphans of the moment; their children are orphans then. Returns how many there were. */
-static int kill_all(bool (*is_own)(pid_t pid, const void *user), const void *user)
+static int kill_all(const td_children *own, pid_t guard)
 {
     int count = 0;
+    siginfo_t info;
     DIR *all = opendir("/proc");
     for (struct dirent *entry; all != NULL && (entry = readdir(all)) != NULL;) {
         pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10);
-        if (pid > 0 && !is_own(pid, user) && is_child(pid)) {
+        /* waitid fails for a process that is no child of this one. */
+        if (pid > 0 && !is_own(pid, own, guard) &&
+            waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0) {
             kill(pid, SIGKILL);
             count++;
         }
@@ -56,23 +51,23 @@ static int kill_all(bool (*is_own)(pid_t pid, const void *user), const void *use
     return count;
 }
 
-static void reap(bool (*is_own)(pid_t pid, const void *user), const void *user)
+static void reap(const td_children *own, pid_t guard)
 {
     siginfo_t info = { 0 };
     while (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0 &&
-           !is_own(info.si_pid, user)) {
+           !is_own(info.si_pid, own, guard)) {
         while (waitpid(info.si_pid, NULL, 0) < 0 && errno == EINTR) {
         }
         info.si_pid = 0;
     }
 }
 
-void td_orphans_look(bool (*is_own)(pid_t pid, const void *user), const void *user, bool end)
+void td_orphans_look(const td_children *own, pid_t guard, bool end)
 {
     double deadline = td_clock() + PATIENCE;
-    reap(is_own, user);
-    while (end && kill_all(is_own, user) > 0 && td_clock() < deadline) {
+    reap(own, guard);
+    while (end && kill_all(own, guard) > 0 && td_clock() < deadline) {
         td_sleep(0.001);
-        reap(is_own, user);
+        reap(own, guard);
     }
 }
