@@ -30,38 +30,18 @@ static void require(bool holds)
     }
 }
 
-/* As the server's thread does with a client that has sent something. */
-static void serve(td_connection *c)
-{
-    c->turns = TD_SERVER_TURNS;
-    if (c->out != NULL) {
-        td_connection_write(c, &data);
-    }
-    do {
-        free(data.changed);
-        data.changed = NULL;
-        td_connection_read(c, &data);
-        for (int i = 0; data.changed != NULL && i < CLIENTS; i++) {
-            if (clients[i].c != NULL) {
-                td_connection_wake(clients[i].c, data.changed, &data);
-            }
-        }
-    } while (data.changed != NULL && c->turns > 0);
-}
-
 static void give(client *who, const void *bytes, size_t size)
 {
     require(send(who->fd, bytes, size, MSG_NOSIGNAL) == (ssize_t)size || errno == EAGAIN);
-    serve(who->c);
+    td_connection_serve(who->c, &data);
 }
 
 static void come(client *who, bool member)
 {
     int ends[2];
     require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0);
-    *who = (client){ calloc(1, sizeof(td_connection)), ends[1] };
+    *who = (client){ td_connection_new(ends[0], &data), ends[1] };
     require(who->c != NULL);
-    who->c->fd = ends[0];
     if (member) {
         unsigned char hello[TD_WIRE_CLIENT_HELLO_BYTES] = TD_WIRE_HELLO;
         unsigned char answer[TD_WIRE_SERVER_HELLO_BYTES], proof[TD_PROOF_BYTES];
@@ -132,6 +112,5 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     require(data.buffers == 0 && atomic_load(&data.members) == 0);
     td_table_clear(&data.table);
     require(data.table.bytes == 0);
-    free(data.changed);
     return 0;
 }

@@ -32,20 +32,7 @@ static uint32_t any(room *r, uint32_t below)
 /* As the server's thread does with a client that has sent something. */
 static void let_serve(room *r, peer *p)
 {
-    if (p->c->out != NULL) {
-        td_connection_write(p->c, &r->data);
-    }
-    p->c->turns = TD_SERVER_TURNS;
-    do {
-        free(r->data.changed);
-        r->data.changed = NULL;
-        td_connection_read(p->c, &r->data);
-        for (int i = 0; r->data.changed != NULL && i < PEERS; i++) {
-            if (r->peers[i].c != NULL) {
-                td_connection_wake(r->peers[i].c, r->data.changed, &r->data);
-            }
-        }
-    } while (r->data.changed != NULL && p->c->turns > 0);
+    td_connection_serve(p->c, &r->data);
     assert_true(r->data.buffers <= LIMIT + PEERS * 1024);
     assert_true(r->data.table.bytes <= LIMIT);
 }
@@ -63,8 +50,7 @@ static void come(room *r, peer *p, bool member)
 {
     int ends[2];
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
-    *p = (peer){ calloc(1, sizeof(td_connection)), ends[1], member };
-    p->c->fd = ends[0];
+    *p = (peer){ td_connection_new(ends[0], &r->data), ends[1], member };
     if (member) {
         unsigned char hello[TD_WIRE_CLIENT_HELLO_BYTES] = TD_WIRE_HELLO;
         unsigned char answer[TD_WIRE_SERVER_HELLO_BYTES], proof[TD_PROOF_BYTES];
@@ -89,7 +75,6 @@ static void close_room(room *r)
     assert_int_equal(r->data.buffers, 0);
     td_table_clear(&r->data.table);
     assert_int_equal(r->data.table.bytes, 0);
-    free(r->data.changed);
 }
 
 /* Sends all of it, with the server reading meanwhile. */

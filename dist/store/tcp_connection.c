@@ -14,7 +14,7 @@ static const char FULL[] =
 
 static size_t field(const td_connection *c, int index)
 {
-    return td_wire_get32(c->request + 4 * index);
+    return td_wire_get32(c->head + 4 * index);
 }
 
 /* Whether the server has room for this many more bytes of buffers. */
@@ -28,7 +28,7 @@ static size_t body_size(const td_connection *c)
     return field(c, 1) + field(c, 2) + field(c, 3);
 }
 
-void td_connection_write(td_connection *c, td_server_data *data)
+static void send_more(td_connection *c, td_server_data *data)
 {
     while (c->out_sent < c->out_size) {
         ssize_t sent = send(c->fd, c->out + c->out_sent, c->out_size - c->out_sent, MSG_NOSIGNAL);
@@ -64,7 +64,7 @@ static void send_bytes(td_connection *c, td_server_data *data, const void *head,
     c->out_sent = 0;
     data->buffers += c->out_size;
     c->since = td_clock();
-    td_connection_write(c, data);
+    send_more(c, data);
 }
 
 static void reply(td_connection *c, td_server_data *data, td_status status, const void *value,
@@ -82,40 +82,6 @@ static void reply(td_connection *c, td_server_data *data, td_status status, cons
     c->state = TD_READING_REQUEST;
     c->received = 0;
     send_bytes(c, data, head, sizeof(head), value, size);
-}
-
-static void serve(td_connection *c, const td_store_request *r, td_server_data *data)
-{
-    td_table_answer answer;
-    td_status status = td_table_serve(&data->table, r, &answer);
-    if (answer.changed) {
-        free(data->changed);
-        data->changed = strdup(r->key);
-    }
-    if (answer.waits) {
-        c->waiting_for = strdup(r->key);
-        c->closed = c->waiting_for == NULL;
-        c->state = TD_WAITING;
-    } else if (status != TD_OK) {
-        reply(c, data, status, td_last_error(), strlen(td_last_error()));
-    } else {
-        reply(c, data, TD_OK, answer.value, answer.size);
-    }
-}
-
-static void run(td_connection *c, const td_store_request *r, td_server_data *data)
-{
-    c->turns--;
-    if (r->op == TD_STORE_ADDRESS) {
-        reply(c, data, TD_OK, data->address, strlen(data->address));
-    } else if (r->op == TD_STORE_WILL) {
-        free(c->will);
-        c->will = strdup(r->key);
-        c->closed = c->will == NULL;
-        reply(c, data, TD_OK, NULL, 0);
-    } else {
-        serve(c, r, data);
-    }
 }
 
 /* Whether a request's first 16 bytes are valid. */
@@ -138,26 +104,56 @@ static void drop_body(td_connection *c, td_server_data *data)
     c->body_capacity = 0;
 }
 
-static void run_whole_request(td_connection *c, td_server_data *data)
+static bool waits_for(const td_connection *c, const char *key, size_t key_size)
+{
+    return c->state == TD_WAITING && !c->closed && field(c, 1) == key_size &&
+           memcmp(c->body, key, key_size) == 0;
+}
+
+/* Runs a whole request. A get whose key is not there waits: it runs again when the key is set. */
+static void run(td_connection *c, td_server_data *data)
 {
     size_t key_size = field(c, 1), value_size = field(c, 2);
     char key[TD_STORE_MAX_KEY + 1];
-    unsigned char *body = c->body;
     if (key_size > 0) {
-        memcpy(key, body, key_size);
+        memcpy(key, c->body, key_size);
     }
     key[key_size] = '\0';
-    if (strlen(key) != key_size) {
-        c->closed = true;
+    td_store_request r = { .op = (td_store_op)field(c, 0), .key = key };
+    if (c->body != NULL) {
+        r.value = (td_bytes){ c->body + key_size, value_size };
+        r.desired = (td_bytes){ c->body + key_size + value_size, field(c, 3) };
+    }
+    td_table_answer answer = { 0 };
+    td_status status = TD_OK;
+    c->turns--;
+    c->closed = strlen(key) != key_size;
+    if (c->closed) {
         return;
     }
-    td_store_request r = { .op = (td_store_op)field(c, 0), .key = key };
-    if (body != NULL) {
-        r.value = (td_bytes){ body + key_size, value_size };
-        r.desired = (td_bytes){ body + key_size + value_size, field(c, 3) };
+    if (r.op == TD_STORE_ADDRESS) {
+        answer = (td_table_answer){ .value = data->address, .size = strlen(data->address) };
+    } else if (r.op == TD_STORE_WILL) {
+        free(c->will);
+        c->will = strdup(key);
+        c->closed = c->will == NULL;
+    } else {
+        status = td_table_serve(&data->table, &r, &answer);
     }
-    run(c, &r, data);
+    if (answer.waits) {
+        c->state = TD_WAITING;
+        return;
+    }
+    if (status != TD_OK) {
+        answer = (td_table_answer){ .value = td_last_error(), .size = strlen(td_last_error()) };
+    }
+    reply(c, data, status, answer.value, answer.size);
     drop_body(c, data);
+    for (td_connection *other = data->first; answer.changed && other != NULL; other = other->next) {
+        if (waits_for(other, key, key_size)) {
+            run(other, data);
+        }
+    }
 }
 
 /* Makes room for more of the body by doubling, so that a header that promises a large body takes no
@@ -202,12 +198,6 @@ static void note_address(const td_connection *c, td_server_data *data)
     }
 }
 
-/* Receives up to `size` bytes in all. */
-static bool receive_into(td_connection *c, unsigned char *bytes, size_t size)
-{
-    return receive(c, bytes + c->received, size - c->received);
-}
-
 /* The client is known: only now does anything that it says count. */
 static void admit(td_connection *c, td_server_data *data)
 {
@@ -223,7 +213,7 @@ static void answer_hello(td_connection *c, td_server_data *data)
 {
     unsigned char answer[TD_WIRE_SERVER_HELLO_BYTES] = TD_WIRE_HELLO;
     unsigned char *nonce = answer + TD_WIRE_HELLO_BYTES, *proof = nonce + TD_NONCE_BYTES;
-    const unsigned char *theirs = c->hello + TD_WIRE_HELLO_BYTES;
+    const unsigned char *theirs = c->head + TD_WIRE_HELLO_BYTES;
     if (td_random_bytes(nonce, TD_NONCE_BYTES) != TD_OK) {
         c->closed = true;
         return;
@@ -238,126 +228,111 @@ static void answer_hello(td_connection *c, td_server_data *data)
     send_bytes(c, data, answer, sizeof(answer), NULL, 0);
 }
 
-static bool read_hello(td_connection *c, td_server_data *data)
+/* Ends a connection as soon as its hello cannot become one of a client of this version. */
+static void check_hello(td_connection *c, td_server_data *data)
 {
     static const size_t name = TD_WIRE_HELLO_BYTES - 1;
-    if (!receive_into(c, c->hello, sizeof(c->hello))) {
-        return false;
-    }
-    if (memcmp(c->hello, TD_WIRE_HELLO, c->received < name ? c->received : name) != 0) {
+    if (memcmp(c->head, TD_WIRE_HELLO, c->received < name ? c->received : name) != 0) {
         c->closed = true; /* not a tandem client */
-    } else if (c->received > name && c->hello[name] != TD_WIRE_VERSION) {
+    } else if (c->received > name && c->head[name] != TD_WIRE_VERSION) {
         send_bytes(c, data, TD_WIRE_HELLO, TD_WIRE_HELLO_BYTES, NULL, 0);
         c->closed = true; /* a client of another version reports the difference */
-    } else if (c->received == sizeof(c->hello)) {
+    }
+}
+
+/* What the state names has arrived. */
+static void on_whole(td_connection *c, td_server_data *data)
+{
+    switch (c->state) {
+    case TD_READING_HELLO:
         answer_hello(c, data);
-    }
-    return true;
-}
-
-static bool read_proof(td_connection *c, td_server_data *data)
-{
-    if (!receive_into(c, c->proof, sizeof(c->proof))) {
-        return false;
-    }
-    if (c->received == sizeof(c->proof)) {
-        if (!td_proofs_equal(c->proof, c->wanted)) {
-            c->closed = true;
-            return false;
+        break;
+    case TD_READING_PROOF:
+        c->closed = !td_proofs_equal(c->head, c->wanted);
+        if (!c->closed) {
+            admit(c, data);
         }
-        admit(c, data);
-    }
-    return true;
-}
-
-static bool read_request(td_connection *c, td_server_data *data)
-{
-    if (!receive_into(c, c->request, sizeof(c->request))) {
-        return false;
-    }
-    if (c->received == sizeof(c->request)) {
+        break;
+    case TD_READING_REQUEST:
         c->closed = !request_is_sane(c);
         c->state = TD_READING_BODY;
         c->received = 0;
         if (!c->closed && body_size(c) == 0) {
-            run_whole_request(c, data);
+            run(c, data);
         }
-    }
-    return true;
-}
-
-static bool read_body(td_connection *c, td_server_data *data)
-{
-    size_t needed = body_size(c);
-    if (c->received == c->body_capacity && !grow_body(c, data, needed)) {
-        c->state = TD_SKIPPING_BODY;
-        return true;
-    }
-    if (!receive_into(c, c->body, c->body_capacity)) {
-        return false;
-    }
-    if (c->received == needed) {
-        run_whole_request(c, data);
-    }
-    return true;
-}
-
-/* Throws a body away for which there is no room, so that the client can read why. */
-static bool skip_body(td_connection *c, td_server_data *data)
-{
-    unsigned char scrap[TURN_BYTES];
-    size_t left = body_size(c) - c->received;
-    if (!receive(c, scrap, left < sizeof(scrap) ? left : sizeof(scrap))) {
-        return false;
-    }
-    if (c->received == body_size(c)) {
+        break;
+    case TD_READING_BODY:
+        run(c, data);
+        break;
+    case TD_SKIPPING_BODY:
         reply(c, data, TD_E_NOMEM, FULL, strlen(FULL));
+        break;
+    case TD_WAITING: /* a waiting client may only close the connection */
+        c->closed = true;
+        break;
+    }
+}
+
+static size_t needed(const td_connection *c)
+{
+    static const size_t sizes[] = { [TD_READING_HELLO] = TD_WIRE_CLIENT_HELLO_BYTES,
+                                    [TD_READING_PROOF] = TD_PROOF_BYTES,
+                                    [TD_READING_REQUEST] = TD_WIRE_REQUEST_BYTES };
+    return c->state <= TD_READING_REQUEST ? sizes[c->state] : body_size(c);
+}
+
+/* Takes what has arrived of what the state names. false: nothing. */
+static bool read_more(td_connection *c, td_server_data *data)
+{
+    unsigned char scrap[TURN_BYTES],
+        *to = scrap; /* a body is skipped so that the client reads why */
+    size_t left = needed(c) - c->received;
+    if (c->state <= TD_READING_REQUEST) {
+        to = c->head + c->received;
+    } else if (c->state == TD_READING_BODY) {
+        if (c->received == c->body_capacity && !grow_body(c, data, needed(c))) {
+            c->state = TD_SKIPPING_BODY;
+            return true;
+        }
+        to = c->body + c->received;
+        left = c->body_capacity - c->received;
+    } else if (left > sizeof(scrap) || c->state == TD_WAITING) {
+        left = sizeof(scrap);
+    }
+    if (!receive(c, to, left)) {
+        return false;
+    }
+    if (c->state == TD_READING_HELLO) {
+        check_hello(c, data);
+    }
+    if (!c->closed && c->received >= needed(c)) {
+        on_whole(c, data);
     }
     return true;
 }
 
-void td_connection_read(td_connection *c, td_server_data *data)
+void td_connection_serve(td_connection *c, td_server_data *data)
 {
-    bool more = true;
-    /* Stops after each changed key: the caller must answer the gets that wait for it. */
-    while (more && c->turns > 0 && !c->closed && c->out == NULL && data->changed == NULL) {
-        switch (c->state) {
-        case TD_READING_HELLO:
-            more = read_hello(c, data);
-            break;
-        case TD_READING_PROOF:
-            more = read_proof(c, data);
-            break;
-        case TD_READING_REQUEST:
-            more = read_request(c, data);
-            break;
-        case TD_READING_BODY:
-            more = read_body(c, data);
-            break;
-        case TD_SKIPPING_BODY:
-            more = skip_body(c, data);
-            break;
-        case TD_WAITING: {
-            unsigned char byte; /* a waiting client may only close the connection */
-            c->closed = receive(c, &byte, 1) || c->closed;
-            more = false;
-            break;
-        }
-        }
+    if (c->out != NULL) {
+        send_more(c, data);
+    }
+    c->turns = TD_SERVER_TURNS;
+    while (c->turns > 0 && !c->closed && c->out == NULL && read_more(c, data)) {
     }
 }
 
-void td_connection_wake(td_connection *c, const char *key, td_server_data *data)
+td_connection *td_connection_new(int fd, td_server_data *data)
 {
-    if (c->waiting_for == NULL || c->closed || strcmp(c->waiting_for, key) != 0) {
-        return;
+    td_connection *c = calloc(1, sizeof(td_connection));
+    if (c != NULL) {
+        *c = (td_connection){ .next = data->first, .link = &data->first, .fd = fd };
+        c->since = td_clock();
+        if (c->next != NULL) {
+            c->next->link = &c->next;
+        }
+        data->first = c;
     }
-    const td_table_entry *entry = td_table_find(&data->table, key);
-    if (entry != NULL) {
-        free(c->waiting_for);
-        c->waiting_for = NULL;
-        reply(c, data, TD_OK, entry->value, entry->size);
-    }
+    return c;
 }
 
 bool td_connection_is_busy(const td_connection *c)
@@ -373,8 +348,11 @@ void td_connection_free(td_connection *c, td_server_data *data)
     atomic_fetch_sub(&data->members, td_connection_is_strangers(c) ? 0 : 1);
     data->buffers -= c->out_size;
     drop_body(c, data);
+    *c->link = c->next;
+    if (c->next != NULL) {
+        c->next->link = c->link;
+    }
     free(c->out);
-    free(c->waiting_for);
     free(c->will);
     free(c);
 }

@@ -38,8 +38,7 @@ struct td_tcp_server {
     _Atomic double patience;
 
     /* Used by the thread only. */
-    td_connection **connections;
-    int count, capacity;
+    int count, capacity;   /* of connections */
     struct pollfd *polled; /* capacity + FIRST_CLIENT */
     int most_strangers;    /* MOST_STRANGERS, or a quarter of the process's descriptors */
     bool full;             /* no descriptors left: accepting pauses */
@@ -50,13 +49,8 @@ struct td_tcp_server {
 static bool grow(td_tcp_server *s)
 {
     int capacity = s->capacity == 0 ? 64 : 2 * s->capacity;
-    size_t many = (size_t)capacity;
-    td_connection **connections = realloc(s->connections, many * sizeof(td_connection *));
-    if (connections == NULL) {
-        return false;
-    }
-    s->connections = connections;
-    struct pollfd *polled = realloc(s->polled, (many + FIRST_CLIENT) * sizeof(struct pollfd));
+    struct pollfd *polled =
+        realloc(s->polled, ((size_t)capacity + FIRST_CLIENT) * sizeof(struct pollfd));
     if (polled == NULL) {
         return false;
     }
@@ -65,23 +59,20 @@ static bool grow(td_tcp_server *s)
     return true;
 }
 
-static void end_oldest_stranger(td_tcp_server *s)
+/* Ends the oldest connection of a stranger if there are so many. */
+static void limit_strangers(td_tcp_server *s, int most)
 {
-    for (int i = 0; i < s->count; i++) {
-        if (td_connection_is_strangers(s->connections[i]) && !s->connections[i]->closed) {
-            s->connections[i]->closed = true;
-            return;
+    td_connection *oldest = NULL;
+    int count = 0;
+    for (td_connection *c = s->data.first; c != NULL; c = c->next) {
+        if (td_connection_is_strangers(c) && !c->closed) {
+            oldest = c;
+            count++;
         }
     }
-}
-
-static int count_strangers(const td_tcp_server *s)
-{
-    int count = 0;
-    for (int i = 0; i < s->count; i++) {
-        count += td_connection_is_strangers(s->connections[i]) && !s->connections[i]->closed;
+    if (oldest != NULL && count >= most) {
+        oldest->closed = true;
     }
-    return count;
 }
 
 /* Says once that connections must wait, and ends the oldest one of a stranger. */
@@ -94,7 +85,7 @@ static void make_room(td_tcp_server *s, int error)
                 s->port, strerror(error));
         s->told_full = true;
     }
-    end_oldest_stranger(s);
+    limit_strangers(s, 1);
 }
 
 static void accept_client(td_tcp_server *s)
@@ -108,19 +99,13 @@ static void accept_client(td_tcp_server *s)
         }
         return;
     }
-    td_connection *c = calloc(1, sizeof(td_connection));
-    if (c == NULL || (s->count == s->capacity && !grow(s))) {
-        free(c);
+    td_socket_tune(fd);
+    limit_strangers(s, s->most_strangers);
+    if ((s->count == s->capacity && !grow(s)) || td_connection_new(fd, &s->data) == NULL) {
         close(fd);
         return;
     }
-    td_socket_tune(fd);
-    c->fd = fd;
-    c->since = td_clock();
-    if (count_strangers(s) >= s->most_strangers) {
-        end_oldest_stranger(s);
-    }
-    s->connections[s->count++] = c;
+    s->count++;
 }
 
 /* A connection that ends before it has proved the token. */
@@ -139,49 +124,31 @@ static void tell_stranger(td_tcp_server *s, const td_connection *c)
 
 static void drop_closed(td_tcp_server *s)
 {
-    int kept = 0;
+    int before = s->count;
     double since = td_clock() - s->patience;
-    for (int i = 0; i < s->count; i++) {
-        td_connection *c = s->connections[i];
-        if (c->closed || (c->since < since && td_connection_is_busy(c))) {
-            if (td_connection_is_strangers(c)) {
-                tell_stranger(s, c);
-            }
-            if (c->will != NULL) { /* nobody waits for this key: other ranks check it */
-                size_t limit = s->data.table.limit;
-                s->data.table.limit = 0; /* a full table, too, learns of a death */
-                (void)td_table_set(&s->data.table, c->will, "1", 1);
-                s->data.table.limit = limit;
-            }
-            td_connection_free(c, &s->data);
-            s->full = false;
-        } else {
-            s->connections[kept++] = c;
+    for (td_connection *c = s->data.first, *next; c != NULL; c = next) {
+        next = c->next;
+        if (!c->closed && (c->since >= since || !td_connection_is_busy(c))) {
+            continue;
         }
+        if (td_connection_is_strangers(c)) {
+            tell_stranger(s, c);
+        }
+        if (c->will != NULL) { /* nobody waits for this key: other ranks check it */
+            size_t limit = s->data.table.limit;
+            s->data.table.limit = 0; /* a full table, too, learns of a death */
+            (void)td_table_set(&s->data.table, c->will, "1", 1);
+            s->data.table.limit = limit;
+        }
+        td_connection_free(c, &s->data);
+        s->full = false;
+        s->count--;
     }
-    if (kept < s->count) {
-        s->count = kept;
+    if (s->count < before) {
         pthread_mutex_lock(&s->lock); /* td_tcp_server_drain waits, or has not looked yet */
         pthread_cond_broadcast(&s->fewer);
         pthread_mutex_unlock(&s->lock);
     }
-}
-
-/* Handles what one client has sent so far, but no more than its turn. */
-static void serve(td_tcp_server *s, td_connection *c)
-{
-    if (c->out != NULL) {
-        td_connection_write(c, &s->data);
-    }
-    c->turns = TD_SERVER_TURNS;
-    do {
-        free(s->data.changed);
-        s->data.changed = NULL;
-        td_connection_read(c, &s->data);
-        for (int i = 0; s->data.changed != NULL && i < s->count; i++) {
-            td_connection_wake(s->connections[i], s->data.changed, &s->data);
-        }
-    } while (s->data.changed != NULL && c->turns > 0);
 }
 
 /* Fills the poll table; returns how long to sleep at most, in milliseconds. */
@@ -190,10 +157,9 @@ static int prepare_poll(td_tcp_server *s)
     bool busy = false;
     s->polled[LISTENER] = (struct pollfd){ .fd = s->full ? -1 : s->listener, .events = POLLIN };
     s->polled[WAKE_UP] = (struct pollfd){ .fd = s->wake_up[0], .events = POLLIN };
-    for (int i = 0; i < s->count; i++) {
-        const td_connection *c = s->connections[i];
-        short events = c->out != NULL ? POLLOUT : POLLIN;
-        s->polled[FIRST_CLIENT + i] = (struct pollfd){ .fd = c->fd, .events = events };
+    struct pollfd *at = &s->polled[FIRST_CLIENT];
+    for (const td_connection *c = s->data.first; c != NULL; c = c->next) {
+        *at++ = (struct pollfd){ .fd = c->fd, .events = c->out != NULL ? POLLOUT : POLLIN };
         busy |= td_connection_is_busy(c);
     }
     return s->full ? 100 : busy ? 500 : -1;
@@ -204,8 +170,7 @@ static void *server_main(void *argument)
     td_tcp_server *s = argument;
     for (;;) {
         int timeout = prepare_poll(s);
-        int count = s->count;
-        int ready = poll(s->polled, (nfds_t)(FIRST_CLIENT + count), timeout);
+        int ready = poll(s->polled, (nfds_t)(FIRST_CLIENT + s->count), timeout);
         if (ready < 0 && errno != EINTR) {
             break;
         }
@@ -213,9 +178,10 @@ static void *server_main(void *argument)
         if (ready > 0 && s->polled[WAKE_UP].revents != 0) {
             break;
         }
-        for (int i = 0; ready > 0 && i < count; i++) {
-            if (s->polled[FIRST_CLIENT + i].revents != 0) {
-                serve(s, s->connections[i]);
+        const struct pollfd *at = &s->polled[FIRST_CLIENT];
+        for (td_connection *c = s->data.first; ready > 0 && c != NULL; c = c->next, at++) {
+            if (at->revents != 0) {
+                td_connection_serve(c, &s->data);
             }
         }
         if (ready > 0 && s->polled[LISTENER].revents != 0) {
@@ -228,8 +194,8 @@ static void *server_main(void *argument)
 
 static void free_server(td_tcp_server *s)
 {
-    for (int i = 0; i < s->count; i++) {
-        td_connection_free(s->connections[i], &s->data);
+    while (s->data.first != NULL) {
+        td_connection_free(s->data.first, &s->data);
     }
     for (int i = 0; i < 2; i++) {
         if (s->wake_up[i] >= 0) {
@@ -242,8 +208,6 @@ static void free_server(td_tcp_server *s)
     pthread_mutex_destroy(&s->lock);
     pthread_cond_destroy(&s->fewer);
     td_table_clear(&s->data.table);
-    free(s->data.changed);
-    free(s->connections);
     free(s->polled);
     free(s);
 }
