@@ -171,7 +171,7 @@ static void test_the_cause(void **state)
           0 },
         { "each names the other: the earlier one",
           { failure(0, 100.0, EXIT_1, "rank 1 (pid 11 on n2) has died"),
-            failure(1, 100.2, EXIT_1, "rank 0 (pid 10 on n1) has died") },
+            failure(1, 101.0, EXIT_1, "rank 0 (pid 10 on n1) has died") },
           0 },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
