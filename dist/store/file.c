@@ -53,45 +53,39 @@ static bool set_lock(const file_store *f, int byte, short kind)
     return fcntl(f->fd, F_OFD_SETLK, &lock) == 0;
 }
 
-static td_status read_at(const file_store *f, void *bytes, size_t size, off_t position)
+/* Reads or writes all bytes. false: errno says why. */
+static bool move(int fd, void *bytes, size_t size, off_t position, bool writes)
 {
-    char *at = bytes;
-    while (size > 0) {
-        ssize_t got = pread(f->fd, at, size, position);
-        if (got < 0 && errno == EINTR) {
+    for (char *at = bytes; size > 0;) {
+        ssize_t moved = writes ? pwrite(fd, at, size, position) : pread(fd, at, size, position);
+        if (moved < 0 && errno == EINTR) {
             continue;
         }
-        if (got <= 0) {
-            errno = got == 0 ? EIO : errno;
-            return fail_file(f, "read");
+        if (moved <= 0) {
+            errno = moved == 0 ? EIO : errno;
+            return false;
         }
-        at += got;
-        position += got;
-        size -= (size_t)got;
+        at += moved;
+        position += moved;
+        size -= (size_t)moved;
     }
-    return TD_OK;
+    return true;
 }
 
-static td_status write_at(const file_store *f, const void *bytes, size_t size, off_t position)
+static td_status read_at(const file_store *f, void *bytes, size_t size, off_t position)
 {
-    const char *at = bytes;
-    off_t begin = position;
-    while (size > 0) {
-        ssize_t written = pwrite(f->fd, at, size, position);
-        if (written < 0 && errno == EINTR) {
-            continue;
-        }
-        if (written <= 0) {
-            td_status status = fail_file(f, "write");
-            /* Removes the piece of a record. If that fails, the next writer removes it. */
-            (void)!ftruncate(f->fd, begin);
-            return status;
-        }
-        at += written;
-        position += written;
-        size -= (size_t)written;
+    return move(f->fd, bytes, size, position, false) ? TD_OK : fail_file(f, "read");
+}
+
+static td_status write_at(const file_store *f, void *bytes, size_t size, off_t position)
+{
+    if (move(f->fd, bytes, size, position, true)) {
+        return TD_OK;
     }
-    return TD_OK;
+    td_status status = fail_file(f, "write");
+    /* Removes the piece of a record. If that fails, the next writer removes it. */
+    (void)!ftruncate(f->fd, position);
+    return status;
 }
 
 /* ---- the log ---- */
@@ -109,35 +103,28 @@ static td_status apply(file_store *f, const char *record, uint32_t key_size, uin
     return TD_OK;
 }
 
-/* Replays one record; *whole is false if the file ends inside it. */
-static td_status replay_record(file_store *f, off_t end, bool *whole)
+/* Replays the whole records in these bytes. */
+static td_status replay_bytes(file_store *f, const char *bytes, size_t size)
 {
-    unsigned char head[RECORD_BYTES];
-    *whole = end - f->position >= RECORD_BYTES;
-    if (!*whole) {
-        return TD_OK;
+    while (size >= RECORD_BYTES) {
+        uint32_t key_size = td_wire_get32((const unsigned char *)bytes);
+        uint32_t value_size = td_wire_get32((const unsigned char *)bytes + 4);
+        if (key_size == 0 || key_size > TD_STORE_MAX_KEY ||
+            (value_size != DELETED && value_size > TD_STORE_MAX_VALUE)) {
+            return td_fail(TD_E_FORMAT,
+                           "store file %s: broken at byte %lld; remove it and start again", f->path,
+                           (long long)f->position);
+        }
+        size_t record = RECORD_BYTES + key_size + (value_size == DELETED ? 0 : value_size);
+        if (record > size) {
+            break;
+        }
+        TD_TRY(apply(f, bytes + RECORD_BYTES, key_size, value_size));
+        f->position += (off_t)record;
+        bytes += record;
+        size -= record;
     }
-    TD_TRY(read_at(f, head, sizeof(head), f->position));
-    uint32_t key_size = td_wire_get32(head), value_size = td_wire_get32(head + 4);
-    if (key_size == 0 || key_size > TD_STORE_MAX_KEY ||
-        (value_size != DELETED && value_size > TD_STORE_MAX_VALUE)) {
-        return td_fail(TD_E_FORMAT, "store file %s: broken at byte %lld; remove it and start again",
-                       f->path, (long long)f->position);
-    }
-    size_t size = key_size + (value_size == DELETED ? 0 : value_size);
-    *whole = end - f->position - RECORD_BYTES >= (off_t)size;
-    if (!*whole) {
-        return TD_OK;
-    }
-    char *record = malloc(size);
-    if (record == NULL) {
-        return td_fail(TD_E_NOMEM, "store file %s: no memory for %zu bytes", f->path, size);
-    }
-    td_status status = read_at(f, record, size, f->position + RECORD_BYTES);
-    status = status == TD_OK ? apply(f, record, key_size, value_size) : status;
-    f->position += RECORD_BYTES + (off_t)size;
-    free(record);
-    return status;
+    return TD_OK;
 }
 
 static td_status replay(file_store *f)
@@ -146,15 +133,22 @@ static td_status replay(file_store *f)
     if (fstat(f->fd, &info) != 0) {
         return fail_file(f, "look at");
     }
-    bool whole = true;
-    while (whole && f->position < info.st_size) {
-        TD_TRY(replay_record(f, info.st_size, &whole));
+    if (info.st_size <= f->position) {
+        return TD_OK;
     }
+    size_t size = (size_t)(info.st_size - f->position);
+    char *bytes = malloc(size);
+    if (bytes == NULL) {
+        return td_fail(TD_E_NOMEM, "store file %s: no memory for %zu bytes", f->path, size);
+    }
+    td_status status = read_at(f, bytes, size, f->position);
+    status = status == TD_OK ? replay_bytes(f, bytes, size) : status;
+    free(bytes);
     /* A writer was killed inside a record: with the lock held no other process is writing. */
-    if (!whole && ftruncate(f->fd, f->position) != 0) {
-        return fail_file(f, "cut");
+    if (status == TD_OK && f->position < info.st_size && ftruncate(f->fd, f->position) != 0) {
+        status = fail_file(f, "cut");
     }
-    return TD_OK;
+    return status;
 }
 
 /* Writes a record of what the table has already. */

@@ -4,9 +4,9 @@
 #include "dist/dist.h"
 
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -206,30 +206,10 @@ static unsigned long listening_inode(const char *path, int port)
     return inode;
 }
 
-/* Whether one of /proc/PID/fd/ is the socket. */
-static bool holds_socket(const char *pid, unsigned long inode)
+static void describe_process(long pid, char *text, size_t size)
 {
-    char path[300], wanted[64], target[64];
-    snprintf(wanted, sizeof(wanted), "socket:[%lu]", inode);
-    snprintf(path, sizeof(path), "/proc/%s/fd", pid);
-    DIR *folder = opendir(path);
-    if (folder == NULL) {
-        return false;
-    }
-    bool found = false;
-    for (struct dirent *entry; !found && (entry = readdir(folder)) != NULL;) {
-        ssize_t length = readlinkat(dirfd(folder), entry->d_name, target, sizeof(target) - 1);
-        target[length > 0 ? length : 0] = '\0';
-        found = strcmp(target, wanted) == 0;
-    }
-    closedir(folder);
-    return found;
-}
-
-static void describe_process(const char *pid, char *text, size_t size)
-{
-    char path[300], name[64] = "";
-    snprintf(path, sizeof(path), "/proc/%s/comm", pid);
+    char path[64], name[64] = "";
+    snprintf(path, sizeof(path), "/proc/%ld/comm", pid);
     FILE *file = fopen(path, "r");
     if (file != NULL) {
         if (fgets(name, sizeof(name), file) != NULL) {
@@ -237,28 +217,31 @@ static void describe_process(const char *pid, char *text, size_t size)
         }
         fclose(file);
     }
-    snprintf(text, size, "pid %s (%s)", pid, name);
+    snprintf(text, size, "pid %ld (%s)", pid, name);
 }
 
 bool td_port_holder(int port, char *text, size_t size)
 {
+    char wanted[64], target[64];
+    glob_t files;
     unsigned long inode = listening_inode("/proc/self/net/tcp", port);
     if (inode == 0) {
         inode = listening_inode("/proc/self/net/tcp6", port);
     }
-    DIR *processes = inode != 0 ? opendir("/proc") : NULL;
-    if (processes == NULL) {
+    if (inode == 0 || glob("/proc/[1-9]*/fd/*", GLOB_NOSORT, NULL, &files) != 0) {
         return false;
     }
     bool found = false;
-    for (struct dirent *entry; !found && (entry = readdir(processes)) != NULL;) {
-        if (entry->d_name[0] >= '1' && entry->d_name[0] <= '9' &&
-            holds_socket(entry->d_name, inode)) {
-            describe_process(entry->d_name, text, size);
-            found = true;
+    snprintf(wanted, sizeof(wanted), "socket:[%lu]", inode);
+    for (size_t i = 0; i < files.gl_pathc && !found; i++) {
+        ssize_t length = readlink(files.gl_pathv[i], target, sizeof(target) - 1);
+        target[length > 0 ? length : 0] = '\0';
+        found = strcmp(target, wanted) == 0;
+        if (found) {
+            describe_process(atol(files.gl_pathv[i] + strlen("/proc/")), text, size);
         }
     }
-    closedir(processes);
+    globfree(&files);
     return found;
 }
 

@@ -6,13 +6,11 @@
 #include "dist/store/wire.h"
 #include "tensor/extend.h"
 
-#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-enum { MAX_IDLE = 8 };
 
 static const double LOOK_EVERY = 0.1;                        /* seconds */
 static const double GREETING = 5;                            /* seconds for a server's hello */
@@ -27,9 +25,8 @@ typedef struct tcp_store {
     int port;
     td_token token;
     char local_address[TD_ADDRESS_BYTES];
-    pthread_mutex_t lock; /* protects the idle connections */
-    int idle[MAX_IDLE], idle_count;
-    int will; /* the connection with the will, or -1 */
+    atomic_int idle; /* a connection for the next request, or -1 */
+    int will;        /* the connection with the will, or -1 */
 } tcp_store;
 
 /* ---- connections ---- */
@@ -123,25 +120,24 @@ static int keep_connecting(const tcp_store *t, double timeout)
     }
 }
 
+static void close_connection(int fd)
+{
+    if (fd >= 0) {
+        close(fd);
+    }
+}
+
+/* Two threads that ask at once have a connection each, and the last one to be done leaves its
+ * own. */
 static int take_connection(tcp_store *t, double deadline)
 {
-    pthread_mutex_lock(&t->lock);
-    int fd = t->idle_count > 0 ? t->idle[--t->idle_count] : -1;
-    pthread_mutex_unlock(&t->lock);
+    int fd = atomic_exchange(&t->idle, -1);
     return fd >= 0 ? fd : open_connection(t, deadline);
 }
 
 static void give_connection(tcp_store *t, int fd)
 {
-    pthread_mutex_lock(&t->lock);
-    bool kept = t->idle_count < MAX_IDLE;
-    if (kept) {
-        t->idle[t->idle_count++] = fd;
-    }
-    pthread_mutex_unlock(&t->lock);
-    if (!kept) {
-        close(fd);
-    }
+    close_connection(atomic_exchange(&t->idle, fd));
 }
 
 /* ---- requests ---- */
@@ -231,19 +227,6 @@ static td_status look_around(int fd, const td_store_request *r, double deadline)
     return TD_OK;
 }
 
-/* A will has a connection of its own, which stays open and idle. */
-static void keep_connection(tcp_store *t, int fd, td_store_op op)
-{
-    if (op != TD_STORE_WILL) {
-        give_connection(t, fd);
-        return;
-    }
-    if (t->will >= 0) {
-        close(t->will);
-    }
-    t->will = fd;
-}
-
 static td_status tcp_call(td_store *store, const td_store_request *r, char **reply, size_t *size)
 {
     tcp_store *t = (tcp_store *)store;
@@ -265,7 +248,12 @@ static td_status tcp_call(td_store *store, const td_store_request *r, char **rep
         close(fd);
         return status == TD_E_NOMEM ? status : explain(t, r, status);
     }
-    keep_connection(t, fd, r->op);
+    if (r->op == TD_STORE_WILL) { /* which has a connection of its own, open and idle */
+        close_connection(t->will);
+        t->will = fd;
+    } else {
+        give_connection(t, fd);
+    }
     if (failed != TD_OK) {
         td_fail(failed, "%s", *reply);
         free(*reply);
@@ -276,13 +264,8 @@ static td_status tcp_call(td_store *store, const td_store_request *r, char **rep
 static void tcp_close(td_store *store)
 {
     tcp_store *t = (tcp_store *)store;
-    if (t->will >= 0) {
-        close(t->will);
-    }
-    for (int i = 0; i < t->idle_count; i++) {
-        close(t->idle[i]);
-    }
-    pthread_mutex_destroy(&t->lock);
+    close_connection(t->will);
+    close_connection(t->idle);
     free(t->host);
     free(t);
 }
@@ -309,8 +292,7 @@ td_status td_tcp_store_connect(const char *host, int port, double timeout, const
     t->host = copy;
     t->port = port;
     t->token = token != NULL ? *token : (td_token){ 0 };
-    t->will = -1;
-    pthread_mutex_init(&t->lock, NULL);
+    t->idle = t->will = -1;
     int fd = keep_connecting(t, t->store.timeout);
     if (fd < 0) {
         tcp_close(&t->store);
