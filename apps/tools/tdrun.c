@@ -10,14 +10,11 @@
 #include "dist/launch/launcher.h"
 #include "dist/mesh.h"
 
-#include <dirent.h>
+#include <glob.h>
 #include <math.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 enum { DEFAULT_PORT = 29500 };
 
@@ -56,43 +53,30 @@ static void read_nodes(const char *text, td_launch_options *o)
     }
 }
 
-static int count_cpus(void)
-{
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set)
-                                                        : (int)sysconf(_SC_NPROCESSORS_ONLN);
-}
-
 /* NVIDIA GPUs that the driver shows, or those that CUDA_VISIBLE_DEVICES leaves. */
 static int count_gpus(void)
 {
-    int count = 0;
+    glob_t gpus;
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-    DIR *folder = opendir("/proc/driver/nvidia/gpus");
-    for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
-        count += entry->d_name[0] != '.';
+    int count = 0, listed = visible != NULL && visible[0] != '\0';
+    if (glob("/proc/driver/nvidia/gpus/*", 0, NULL, &gpus) == 0) {
+        count = (int)gpus.gl_pathc;
+        globfree(&gpus);
     }
-    if (folder != NULL) {
-        closedir(folder);
+    for (const char *at = visible; at != NULL && *at != '\0'; at++) {
+        listed += *at == ',';
     }
-    if (visible != NULL && count > 0) {
-        int listed = visible[0] != '\0';
-        for (; *visible != '\0'; visible++) {
-            listed += *visible == ',';
-        }
-        count = listed < count ? listed : count;
-    }
-    return count;
+    return visible != NULL && listed < count ? listed : count;
 }
 
 static int read_workers(const char *text)
 {
     int gpus = count_gpus();
     if (strcmp(text, "cpu") == 0) {
-        return count_cpus();
+        return td_launch_cpus();
     }
     if (strcmp(text, "auto") == 0) {
-        return gpus > 0 ? gpus : count_cpus();
+        return gpus > 0 ? gpus : td_launch_cpus();
     }
     if (strcmp(text, "gpu") == 0) {
         if (gpus == 0) {
@@ -103,37 +87,33 @@ static int read_workers(const char *text)
     return read_number("nproc-per-node", text, 1, TD_LAUNCH_MAX_WORKERS);
 }
 
-/* "3", or "0:3,1:1". */
-static void read_streams(const char *name, const char *text, int workers, unsigned char *streams)
+/* "0:3,1:1": a value for some local ranks; without what is `valued` "0,1", and the value is 0. */
+static void read_locals(const char *name, const char *text, int workers, bool valued,
+                        unsigned char *values)
 {
-    if (strchr(text, ':') == NULL) {
-        memset(streams, read_number(name, text, 0, 3), (size_t)workers);
-        return;
-    }
     char *copy = strdup(text), *rest = NULL;
     for (char *item = copy != NULL ? strtok_r(copy, ",", &rest) : NULL; item != NULL;
          item = strtok_r(NULL, ",", &rest)) {
-        char *colon = strchr(item, ':');
-        if (colon == NULL) {
+        char *value = valued ? strchr(item, ':') : NULL;
+        if (valued && value == NULL) {
             cli_refuse("--%s: '%s' is not LOCAL_RANK:WHAT", name, item);
-        } else {
-            *colon = '\0';
-            int local = read_number(name, item, 0, workers - 1);
-            streams[local] = (unsigned char)read_number(name, colon + 1, 0, 3);
+        } else if (valued) {
+            *value++ = '\0';
         }
+        int local = read_number(name, item, 0, workers - 1);
+        values[local] = valued ? (unsigned char)read_number(name, value, 0, 3) : 0;
     }
     free(copy);
 }
 
-static void read_filter(const char *text, td_launch_options *o)
+/* "3", or "0:3,1:1". */
+static void read_streams(const char *name, const char *text, int workers, unsigned char *streams)
 {
-    char *copy = strdup(text), *rest = NULL;
-    memset(o->quiet, true, sizeof(o->quiet));
-    for (char *item = copy != NULL ? strtok_r(copy, ",", &rest) : NULL; item != NULL;
-         item = strtok_r(NULL, ",", &rest)) {
-        o->quiet[read_number("local-ranks-filter", item, 0, o->workers - 1)] = false;
+    if (text != NULL && strchr(text, ':') == NULL) {
+        memset(streams, read_number(name, text, 0, 3), (size_t)workers);
+    } else if (text != NULL) {
+        read_locals(name, text, workers, true, streams);
     }
-    free(copy);
 }
 
 /* ---- what belongs together ---- */
@@ -145,14 +125,11 @@ static void settle_output(arguments *a)
         a->redirects = "3";
         a->tee = "0:3";
     }
-    if (a->redirects != NULL) {
-        read_streams("redirects", a->redirects, o->workers, o->redirects);
-    }
-    if (a->tee != NULL) {
-        read_streams("tee", a->tee, o->workers, o->tee);
-    }
+    read_streams("redirects", a->redirects, o->workers, o->redirects);
+    read_streams("tee", a->tee, o->workers, o->tee);
     if (a->filter != NULL) {
-        read_filter(a->filter, o);
+        memset(o->quiet, 1, sizeof(o->quiet));
+        read_locals("local-ranks-filter", a->filter, o->workers, false, o->quiet);
     }
 }
 

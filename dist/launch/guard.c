@@ -13,11 +13,7 @@ _Noreturn static void guard_main(int pipe, const td_children *workers, const cha
 {
     char byte;
     ssize_t got;
-    setsid(); /* signals to the launcher's group do not reach the guard */
-    signal(SIGTERM, SIG_IGN);
-    signal(SIGINT, SIG_IGN);
-    signal(SIGHUP, SIG_IGN);
-    signal(SIGQUIT, SIG_IGN);
+    setsid(); /* signals to the launcher's group do not reach the guard; others are blocked */
     int nothing = open("/dev/null", O_RDWR);
     for (int fd = 0; fd < 3 && nothing >= 0; fd++) {
         dup2(nothing, fd);

@@ -41,13 +41,17 @@ typedef struct td_launch_options {
     const char *log_dir;     /* NULL: a temporary one */
     /* Which streams of a local rank go to a file only, or to a file and the console. */
     unsigned char redirects[TD_LAUNCH_MAX_WORKERS], tee[TD_LAUNCH_MAX_WORKERS];
-    bool quiet[TD_LAUNCH_MAX_WORKERS]; /* this local rank prints nothing on the console */
-    char **argv;                       /* the program and its arguments, ending in NULL */
+    unsigned char
+        quiet[TD_LAUNCH_MAX_WORKERS]; /* 1: this local rank prints nothing on the console */
+    char **argv;                      /* the program and its arguments, ending in NULL */
 } td_launch_options;
 
 /* Runs the launcher. Returns the exit code: 0, that of the worker that failed first, or 128 +
  * signal. */
 int td_launch(const td_launch_options *options);
+
+/* The number of CPUs that this process may use. */
+int td_launch_cpus(void);
 
 /* Whether a run's name can be a folder's. */
 bool td_run_id_is_valid(const char *run_id);
@@ -120,7 +124,7 @@ typedef struct td_guard {
     pid_t pid;
     int pipe;
 } td_guard;
-/* Before any thread is started. folder: the temporary one, "": none. */
+/* Inside a signal watch, before any thread is started. folder: the temporary one, "": none. */
 td_status td_guard_start(td_guard *guard, const td_children *workers, const char *folder);
 void td_guard_end(td_guard *guard);
 

@@ -11,10 +11,6 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Longer lines are shown in pieces. What is written at once to a pipe stays whole up to PIPE_BUF.
- */
-enum { PREFIX_BYTES = 32, LINE_BYTES = PIPE_BUF - PREFIX_BYTES };
-
 static const double ABANDON = 1; /* seconds for what is left to be written at the end */
 
 struct td_output {
@@ -25,9 +21,11 @@ struct td_output {
 
 typedef struct stream {
     td_output *output;
-    int pipe, file, console, rank;
-    char line[LINE_BYTES];
-    size_t length;
+    int pipe, file, console;
+    /* A line begins with its prefix. Longer lines are shown in pieces: what is written at once to a
+     * pipe stays whole up to PIPE_BUF. */
+    char line[PIPE_BUF];
+    size_t prefix, length;
 } stream;
 
 static void write_all(int fd, const char *bytes, size_t size)
@@ -44,19 +42,16 @@ static void write_all(int fd, const char *bytes, size_t size)
 
 static void show_line(stream *s)
 {
-    char shown[LINE_BYTES + PREFIX_BYTES];
-    int prefix = snprintf(shown, sizeof(shown), "[%d] ", s->rank);
-    memcpy(shown + prefix, s->line, s->length);
-    shown[(size_t)prefix + s->length] = '\n';
-    write_all(s->console, shown, (size_t)prefix + s->length + 1); /* one write: lines stay whole */
-    s->length = 0;
+    s->line[s->length] = '\n';
+    write_all(s->console, s->line, s->length + 1); /* one write: lines stay whole */
+    s->length = s->prefix;
 }
 
 static void take(stream *s, const char *bytes, size_t size)
 {
     write_all(s->file, bytes, size);
     for (size_t i = 0; i < size; i++) {
-        if (bytes[i] == '\n' || s->length == LINE_BYTES) {
+        if (bytes[i] == '\n' || s->length == sizeof(s->line) - 1) {
             show_line(s);
         }
         if (bytes[i] != '\n') {
@@ -82,7 +77,7 @@ static void *stream_main(void *argument)
     while ((got = read(s->pipe, bytes, sizeof(bytes))) > 0 || (got < 0 && errno == EINTR)) {
         take(s, bytes, got > 0 ? (size_t)got : 0);
     }
-    if (s->length > 0) {
+    if (s->length > s->prefix) {
         show_line(s);
     }
     close(s->pipe);
@@ -112,7 +107,8 @@ int td_output_add(td_output *o, int rank, int file, int console)
         free(s);
         return td_fail(TD_E_IO, "rank %d: no pipe for its output: %s", rank, strerror(errno));
     }
-    *s = (stream){ .output = o, .pipe = ends[0], .file = file, .console = console, .rank = rank };
+    *s = (stream){ .output = o, .pipe = ends[0], .file = file, .console = console };
+    s->prefix = s->length = (size_t)snprintf(s->line, sizeof(s->line), "[%d] ", rank);
     count_streams(o, 1);
     int error = td_thread_start(&thread, stream_main, s);
     if (error != 0) {

@@ -31,10 +31,11 @@ struct td_workers {
 
 /* ---- folders ---- */
 
-static void worker_folder(const td_workers *w, int local, char path[PATH_MAX])
+/* A worker's folder ("") or a file in it. */
+static void worker_path(const td_workers *w, int local, const char *name, char path[PATH_MAX])
 {
-    snprintf(path, PATH_MAX, "%s/%s/attempt_%d/%d", w->base, w->round.run_id, w->round.number,
-             w->round.first_rank + local);
+    snprintf(path, PATH_MAX, "%s/%s/attempt_%d/%d%s%s", w->base, w->round.run_id, w->round.number,
+             w->round.first_rank + local, name[0] != '\0' ? "/" : "", name);
 }
 
 static td_status prepare(td_workers *w)
@@ -100,23 +101,20 @@ void td_workers_close(td_workers *w, bool keep_logs)
 
 /* ---- the environment ---- */
 
-static int threads_per_worker(int workers)
+int td_launch_cpus(void)
 {
-    cpu_set_t set_of_cpus;
-    long cpus = sysconf(_SC_NPROCESSORS_ONLN);
-    if (sched_getaffinity(0, sizeof(set_of_cpus), &set_of_cpus) == 0) {
-        cpus = CPU_COUNT(&set_of_cpus);
-    }
-    return cpus > workers ? (int)(cpus / workers) : 1;
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set)
+                                                        : (int)sysconf(_SC_NPROCESSORS_ONLN);
 }
 
 /* In the child. */
 static void set_environment(const td_workers *w, int local)
 {
-    char folder[PATH_MAX];
-    worker_folder(w, local, folder);
+    char error_file[PATH_MAX];
+    worker_path(w, local, "error", error_file);
     const td_round *r = &w->round;
-    td_child_setenv("TANDEM_ERROR_FILE", "%s/error", folder);
+    td_child_setenv("TANDEM_ERROR_FILE", "%s", error_file);
     td_child_setenv("RANK", "%d", r->first_rank + local);
     td_child_setenv("LOCAL_RANK", "%d", local);
     td_child_setenv("GROUP_RANK", "%d", r->node);
@@ -139,7 +137,8 @@ static void set_environment(const td_workers *w, int local)
     td_child_setenv("TANDEM_RESTART_COUNT", "%d", r->restarts);
     td_child_setenv("TANDEM_MAX_RESTARTS", "%d", w->options->max_restarts);
     if (getenv("OMP_NUM_THREADS") == NULL) {
-        td_child_setenv("OMP_NUM_THREADS", "%d", threads_per_worker(w->options->workers));
+        int each = td_launch_cpus() / w->options->workers;
+        td_child_setenv("OMP_NUM_THREADS", "%d", each > 1 ? each : 1);
     }
 }
 
@@ -149,16 +148,15 @@ static void set_environment(const td_workers *w, int local)
 static td_status open_stream(td_workers *w, int local, int which, int *fd)
 {
     const td_launch_options *o = w->options;
-    bool tee = (o->tee[local] & which) != 0, quiet = o->quiet[local];
+    bool tee = (o->tee[local] & which) != 0, quiet = o->quiet[local] != 0;
     bool captured = tee || quiet || (o->redirects[local] & which) != 0;
-    char path[PATH_MAX + 16], folder[PATH_MAX];
+    char path[PATH_MAX];
     *fd = -1;
     if (!captured) {
         return TD_OK;
     }
     w->captured = true;
-    worker_folder(w, local, folder);
-    snprintf(path, sizeof(path), "%s/%s", folder, which == TD_LAUNCH_STDOUT ? "stdout" : "stderr");
+    worker_path(w, local, which == TD_LAUNCH_STDOUT ? "stdout" : "stderr", path);
     int file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644);
     if (file < 0) {
         return td_fail(TD_E_IO, "cannot write %s: %s", path, strerror(errno));
@@ -184,12 +182,8 @@ static td_status open_stream(td_workers *w, int local, int which, int *fd)
 _Noreturn static void exec_worker(const td_workers *w, int local, int out, int err)
 {
     char why[PATH_MAX];
-    if (out >= 0) {
-        dup2(out, STDOUT_FILENO);
-    }
-    if (err >= 0) {
-        dup2(err, STDERR_FILENO);
-    }
+    (void)dup2(out, STDOUT_FILENO); /* changes nothing if it is -1 */
+    (void)dup2(err, STDERR_FILENO);
     set_environment(w, local);
     execvp(w->options->argv[0], w->options->argv);
     snprintf(why, sizeof(why), "cannot start %s: %s", w->options->argv[0],
@@ -204,7 +198,7 @@ static td_status start_worker(td_workers *w, int local, const td_signal_watch *w
 {
     char folder[PATH_MAX];
     int out = -1, err = -1;
-    worker_folder(w, local, folder);
+    worker_path(w, local, "", folder);
     TD_TRY(td_make_folders(folder));
     td_status status = open_stream(w, local, TD_LAUNCH_STDOUT, &out);
     status = status == TD_OK ? open_stream(w, local, TD_LAUNCH_STDERR, &err) : status;
@@ -274,16 +268,14 @@ static void keep_tail(char *text)
 /* What a failed worker has told: its error message, or the end of its output. */
 static void read_message(const td_workers *w, int local)
 {
-    char folder[PATH_MAX], path[PATH_MAX + 16];
-    char *message = w->children->list[local].note.message;
+    char path[PATH_MAX], *message = w->children->list[local].note.message;
     if (message[0] != '\0') {
         return;
     }
-    worker_folder(w, local, folder);
-    snprintf(path, sizeof(path), "%s/error", folder);
+    worker_path(w, local, "error", path);
     read_part(path, false, message, TD_ERROR_BYTES);
     if (message[0] == '\0') {
-        snprintf(path, sizeof(path), "%s/stderr", folder);
+        worker_path(w, local, "stderr", path);
         read_part(path, true, message, TAIL_BYTES);
         keep_tail(message);
     }
@@ -291,7 +283,7 @@ static void read_message(const td_workers *w, int local)
 
 static void describe_failure(const td_workers *w, int local, td_worker_failure *failure)
 {
-    char folder[PATH_MAX], path[PATH_MAX + 16];
+    char path[PATH_MAX];
     const td_child *c = &w->children->list[local];
     *failure = (td_worker_failure){
         .when = c->ended,
@@ -303,10 +295,10 @@ static void describe_failure(const td_workers *w, int local, td_worker_failure *
     };
     gethostname(failure->host, sizeof(failure->host) - 1);
     snprintf(failure->message, sizeof(failure->message), "%s", c->note.message);
-    worker_folder(w, local, folder);
-    snprintf(path, sizeof(path), "%s/stderr", folder);
+    worker_path(w, local, "stderr", path);
     if (access(path, F_OK) == 0) {
-        snprintf(failure->log, sizeof(failure->log), "%.*s", (int)sizeof(failure->log) - 1, folder);
+        worker_path(w, local, "", path);
+        snprintf(failure->log, sizeof(failure->log), "%.*s", (int)sizeof(failure->log) - 1, path);
     }
 }
 

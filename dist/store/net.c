@@ -245,11 +245,12 @@ bool td_port_holder(int port, char *text, size_t size)
     return found;
 }
 
+/* A socket, or an errno, negative. */
 static int listen_at(const struct addrinfo *at)
 {
     int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0) {
-        return -1;
+        return -errno;
     }
     set_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0);
     /* Connections of an earlier server that still fade out do not count as busy. */
@@ -257,8 +258,7 @@ static int listen_at(const struct addrinfo *at)
     if (bind(fd, at->ai_addr, at->ai_addrlen) != 0 || listen(fd, BACKLOG) != 0) {
         int error = errno;
         close(fd);
-        errno = error;
-        return -1;
+        return -error;
     }
     return fd;
 }
@@ -270,33 +270,27 @@ static int listen_at_first(const char *host, int port)
     snprintf(service, sizeof(service), "%d", port);
     struct addrinfo hints = { .ai_flags = AI_PASSIVE, .ai_socktype = SOCK_STREAM }, *found;
     if (getaddrinfo(host, service, &hints, &found) != 0) {
-        errno = EADDRNOTAVAIL;
-        return -1;
+        return -EADDRNOTAVAIL;
     }
-    int fd = -1;
-    errno = 0;
-    for (const struct addrinfo *at = found; at != NULL && fd < 0 && errno != EADDRINUSE;
+    int fd = -EADDRNOTAVAIL;
+    for (const struct addrinfo *at = found; at != NULL && fd < 0 && fd != -EADDRINUSE;
          at = at->ai_next) {
         fd = listen_at(at);
     }
-    int error = errno;
     freeaddrinfo(found);
-    errno = error;
     return fd;
 }
 
 static int bound_port(int fd)
 {
-    union {
-        struct sockaddr any;
-        struct sockaddr_in v4;
-        struct sockaddr_in6 v6;
-    } address;
+    struct sockaddr_storage address;
     socklen_t size = sizeof(address);
-    if (getsockname(fd, &address.any, &size) != 0) {
-        return -1;
+    char service[16] = "-1";
+    if (getsockname(fd, (struct sockaddr *)&address, &size) == 0) {
+        (void)getnameinfo((struct sockaddr *)&address, size, NULL, 0, service, sizeof(service),
+                          NI_NUMERICSERV);
     }
-    return ntohs(address.any.sa_family == AF_INET6 ? address.v6.sin6_port : address.v4.sin_port);
+    return atoi(service);
 }
 
 int td_port_listen(const char *host, int *port)
@@ -308,27 +302,21 @@ int td_port_listen(const char *host, int *port)
         host = "::"; /* also takes IPv4 */
     }
     int fd = listen_at_first(host, *port);
-    if (fd < 0 && errno != EADDRINUSE && strcmp(host, "::") == 0) {
+    if (fd < 0 && fd != -EADDRINUSE && strcmp(host, "::") == 0) {
         fd = listen_at_first("0.0.0.0", *port); /* a host without IPv6 */
     }
     if (fd >= 0) {
         *port = bound_port(fd);
         return fd;
     }
-    char holder[128];
-    if (errno != EADDRINUSE) {
-        return td_fail(TD_E_NETWORK, "cannot listen on port %d: %s", *port, strerror(errno));
+    char holder[128] = "another process";
+    if (fd != -EADDRINUSE) {
+        return td_fail(TD_E_NETWORK, "cannot listen on port %d: %s", *port, strerror(-fd));
     }
-    if (td_port_holder(*port, holder, sizeof(holder))) {
-        return td_fail(TD_E_NETWORK,
-                       "port %d is busy: %s listens on it; end that process or take another port "
-                       "(MASTER_PORT)",
-                       *port, holder);
-    }
+    bool known = td_port_holder(*port, holder, sizeof(holder));
     return td_fail(TD_E_NETWORK,
-                   "port %d is busy: another process listens on it; take another port "
-                   "(MASTER_PORT)",
-                   *port);
+                   "port %d is busy: %s listens on it; %stake another port (MASTER_PORT)", *port,
+                   holder, known ? "end that process or " : "");
 }
 
 const char *td_loopback_address(void)

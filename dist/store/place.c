@@ -47,20 +47,13 @@ static td_status env_int(const char *name, int *value)
 
 static td_status check_plan(const td_rendezvous_plan *plan)
 {
-    if (plan->world_size < 1) {
+    if (plan->world_size < 1 || plan->world_size > MAX_WORLD) {
         return td_fail(TD_E_ARG,
-                       "%s: the world size is %d; it is the number of processes, at least 1",
-                       plan->source, plan->world_size);
+                       "%s: the world size is %d; it is the number of processes, and the most is "
+                       "%d",
+                       plan->source, plan->world_size, MAX_WORLD);
     }
-    if (plan->world_size > MAX_WORLD) {
-        return td_fail(TD_E_ARG, "%s: the world size is %d; the most is %d", plan->source,
-                       plan->world_size, MAX_WORLD);
-    }
-    if (plan->rank < 0) {
-        return td_fail(TD_E_ARG, "%s: the rank is %d; ranks go from 0 to world size - 1",
-                       plan->source, plan->rank);
-    }
-    if (plan->rank >= plan->world_size) {
+    if (plan->rank < 0 || plan->rank >= plan->world_size) {
         return td_fail(TD_E_ARG,
                        "%s: rank %d does not exist in a world of %d; ranks go from 0 to %d",
                        plan->source, plan->rank, plan->world_size, plan->world_size - 1);
