@@ -12,12 +12,14 @@
 /* At most so many seconds from SIGTERM to SIGKILL when another node was lost: workers wait for it
  * in vain. */
 static const double LOST_GRACE = 2;
-static const double END_PATIENCE = 3; /* seconds to wait for the coordinator after a signal */
+static const double END_PATIENCE = 3;  /* seconds to wait for the coordinator after a signal */
+static const double LOOK_EVERY = 0.02; /* seconds between the coordinator's looks */
 
 typedef struct agent {
     const td_launch_options *options;
     const td_signal_watch *watch;
     td_workers *workers;
+    td_coordinator *coordinator; /* NULL: this node is not the host */
     td_link link;
     td_round round;
     bool running;      /* a round runs */
@@ -198,9 +200,20 @@ static bool is_over(const agent *a)
     return told && td_workers_running(a->workers) == 0;
 }
 
+/* The next signal, or 0. Meanwhile the coordinator has its turn. */
+static int wait_a_little(const agent *a)
+{
+    double wait = a->options->monitor_interval;
+    if (a->coordinator != NULL) {
+        td_coordinator_look(a->coordinator);
+        wait = wait < LOOK_EVERY ? wait : LOOK_EVERY;
+    }
+    return td_signal_watch_wait(a->watch, wait);
+}
+
 static td_status step(agent *a)
 {
-    int signal = td_signal_watch_wait(a->watch, a->options->monitor_interval);
+    int signal = wait_a_little(a);
     if (signal != 0) {
         TD_TRY(on_signal(a, signal));
     }
@@ -215,7 +228,7 @@ static int end_lost(agent *a)
     td_worker_failure unused;
     stop_workers(a, SIGTERM, lost_grace(a));
     while (td_workers_running(a->workers) > 0) {
-        int signal = td_signal_watch_wait(a->watch, a->options->monitor_interval);
+        int signal = wait_a_little(a);
         if (signal != 0) {
             a->left = signal;
             td_workers_hurry(a->workers);
@@ -229,10 +242,12 @@ static int end_lost(agent *a)
 }
 
 int td_agent_run(const td_launch_options *options, td_store *store, td_workers *workers,
-                 const td_signal_watch *watch)
+                 const td_signal_watch *watch, td_coordinator *coordinator)
 {
     char host[128] = "";
-    agent a = { .options = options, .watch = watch, .workers = workers };
+    agent a = {
+        .options = options, .watch = watch, .workers = workers, .coordinator = coordinator
+    };
     gethostname(host, sizeof(host) - 1);
     td_status status = td_link_open(store, &a.link);
     if (status == TD_OK) {

@@ -1,4 +1,4 @@
-/* The coordinator: one thread on the host. It reads all agents' messages and decides.
+/* The coordinator, which the host's agent runs: reads all agents' messages and decides.
  *
  *   GATHERING  nodes arrive; once there are enough, all get "start"      -> RUNNING
  *   RUNNING    all nodes done                                             -> ENDED, code 0
@@ -9,7 +9,6 @@
 #include "tensor/clock.h"
 #include "dist/launch/coordinator.h"
 #include "dist/mesh.h"
-#include "dist/thread.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +16,6 @@
 #include <time.h>
 #include <unistd.h>
 
-static const double LOOK_EVERY = 0.02;
 static const double LAST_CALL = 2;    /* seconds for which an elastic job waits for more nodes */
 static const double STOP_MARGIN = 15; /* seconds after the grace period, for a node to stop */
 
@@ -238,16 +236,6 @@ void td_coordinator_look(td_coordinator *c)
     }
 }
 
-static void *coordinator_main(void *argument)
-{
-    td_coordinator *c = argument;
-    while (!atomic_load(&c->finish)) {
-        td_coordinator_look(c);
-        td_sleep(LOOK_EVERY);
-    }
-    return NULL;
-}
-
 td_coordinator *td_coordinator_new(const td_launch_options *options, td_store *store)
 {
     td_coordinator *c = calloc(1, sizeof(td_coordinator));
@@ -271,39 +259,13 @@ td_coordinator *td_coordinator_new(const td_launch_options *options, td_store *s
     return c;
 }
 
-td_status td_coordinator_start(const td_launch_options *options, td_store *store,
-                               td_coordinator **coordinator)
-{
-    td_coordinator *c = td_coordinator_new(options, store);
-    if (c == NULL) {
-        return TD_E_NOMEM;
-    }
-    int error = td_thread_start(&c->thread, coordinator_main, c);
-    if (error != 0) {
-        td_coordinator_free(c);
-        return td_fail(TD_E_NOMEM, "no thread for the coordinator: %s", strerror(error));
-    }
-    *coordinator = c;
-    return TD_OK;
-}
-
-bool td_coordinator_stop(td_coordinator *c)
-{
-    if (c == NULL) {
-        return false;
-    }
-    atomic_store(&c->finish, true);
-    pthread_join(c->thread, NULL);
-    return td_coordinator_free(c);
-}
-
 bool td_coordinator_free(td_coordinator *c)
 {
     bool lost = false;
-    for (int i = 0; i < c->count; i++) {
+    for (int i = 0; c != NULL && i < c->count; i++) {
         lost |= c->nodes[i].lost;
     }
-    free(c->nodes);
+    free(c != NULL ? c->nodes : NULL);
     free(c);
     return lost;
 }

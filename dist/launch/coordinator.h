@@ -5,9 +5,6 @@
 #include "dist/launch/launcher.h"
 #include "dist/launch/link.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
-
 enum { TD_COORDINATOR_NOTE = 3500 }; /* bytes */
 
 typedef enum td_coordinator_phase { GATHERING, RUNNING, STOPPING, ENDED } td_coordinator_phase;
@@ -23,8 +20,6 @@ typedef struct td_coordinator_node {
 } td_coordinator_node;
 
 struct td_coordinator {
-    pthread_t thread;
-    atomic_bool finish; /* the host's agent has ended */
     const td_launch_options *options;
     td_store *store;
 

@@ -88,8 +88,8 @@ static td_status open_server(launch *l)
 
 static const char *store_host(const launch *l)
 {
-    const char *own = is_local("127.0.0.1") ? "127.0.0.1" : "::1";
-    return l->server == NULL || td_address_is_loopback(l->host) ? l->host : own;
+    bool as_others = l->server == NULL || td_address_is_loopback(l->host);
+    return as_others ? l->host : td_loopback_address();
 }
 
 static td_status start_coordinator(launch *l)
@@ -99,7 +99,8 @@ static td_status start_coordinator(launch *l)
     }
     TD_TRY(td_tcp_store_connect(store_host(l), l->port, TD_LOST, &l->options->token,
                                 &l->coordinator_store));
-    return td_coordinator_start(l->options, l->coordinator_store, &l->coordinator);
+    l->coordinator = td_coordinator_new(l->options, l->coordinator_store);
+    return l->coordinator != NULL ? TD_OK : TD_E_NOMEM;
 }
 
 /* Connects, and tries again until the host's launcher is there. A signal ends this: *signal. */
@@ -142,7 +143,7 @@ static int run_agent(launch *l)
         if (status != TD_OK) {
             return complain();
         }
-        int code = td_agent_run(o, store, l->workers, &l->watch);
+        int code = td_agent_run(o, store, l->workers, &l->watch, l->coordinator);
         td_store_close(store);
         if (code != TD_AGENT_LOST && code != TD_AGENT_AGAIN) {
             return code;
@@ -163,7 +164,7 @@ static void close_all(launch *l, bool keep_logs)
     if (l->workers != NULL) {
         td_workers_close(l->workers, keep_logs);
     }
-    bool lost = td_coordinator_stop(l->coordinator);
+    bool lost = td_coordinator_free(l->coordinator);
     td_store_close(l->coordinator_store);
     if (l->server != NULL) {
         (void)td_tcp_server_drain(l->server, lost ? LEAVE_LOST : LEAVE);

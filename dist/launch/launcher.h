@@ -99,13 +99,13 @@ void td_workers_hurry(td_workers *w);
 /* keep_logs: keeps a temporary log folder if a worker's output is in it. */
 void td_workers_close(td_workers *w, bool keep_logs);
 
-/* ---- a temporary folder (folder.c) ---- */
+/* ---- a temporary folder (remains.c) ---- */
 
 /* Makes a folder in $TMPDIR. */
 td_status td_launch_folder_make(char path[TD_LAUNCH_PATH_BYTES]);
 bool td_launch_folder_remove(const char *path); /* with all that is in it */
 
-/* ---- processes that workers have left (orphans.c) ---- */
+/* ---- processes that workers have left (remains.c) ---- */
 
 /* From here on, processes whose parents have ended become children of this one, in whatever session
  * they are. Without it, they become those of init. */
@@ -114,7 +114,7 @@ void td_orphans_adopt(void);
  * kills the others, too, and waits for their ends, 5 seconds at most. */
 void td_orphans_look(const td_children *own, pid_t guard, bool end);
 
-/* ---- a process that ends the workers if the launcher dies (guard.c) ---- */
+/* ---- a process that ends the workers if the launcher dies (remains.c) ---- */
 
 /* A worker dies with its parent, but processes that the worker has started do not. The guard sees
  * the list of workers in shared memory. When its pipe closes, the guard kills the process groups of
@@ -140,19 +140,13 @@ int td_output_add(td_output *o, int rank, int file, int console);
 bool td_output_flush(td_output *o, double timeout);
 void td_output_stop(td_output *o);
 
-/* ---- the coordinator's thread, on the host (coordinator.c) ---- */
+/* ---- the coordinator, on the host (coordinator.c) ---- */
 
 typedef struct td_coordinator td_coordinator;
-td_status td_coordinator_start(const td_launch_options *options, td_store *store,
-                               td_coordinator **coordinator);
-/* Call it after this node's agent has ended. Whether a node was lost, which the end cannot reach.
- */
-bool td_coordinator_stop(td_coordinator *c);
-
-/* The same without a thread: _look does what the thread does every 0.02 s, reads what has come and
- * decides. NULL: no memory. */
-td_coordinator *td_coordinator_new(const td_launch_options *options, td_store *store);
+td_coordinator *td_coordinator_new(const td_launch_options *options, td_store *store); /* or NULL */
+/* Reads what has come, and decides. */
 void td_coordinator_look(td_coordinator *c);
+/* NULL is fine. Whether a node was lost, which the end cannot reach. */
 bool td_coordinator_free(td_coordinator *c);
 
 /* ---- the agent (agent.c) ---- */
@@ -162,8 +156,9 @@ enum {
     TD_AGENT_AGAIN = -2, /* the coordinator had given this node up; no worker runs */
 };
 
-/* Runs until the coordinator ends the job. Returns the exit code, or one of these. */
+/* Runs until the coordinator ends the job. Returns the exit code, or one of these. On the host it
+ * also runs the coordinator, elsewhere NULL. */
 int td_agent_run(const td_launch_options *options, td_store *store, td_workers *workers,
-                 const td_signal_watch *watch);
+                 const td_signal_watch *watch, td_coordinator *coordinator);
 
 #endif
