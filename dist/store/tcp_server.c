@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -31,7 +32,7 @@ enum { MOST_STRANGERS = 256 };
 
 struct td_tcp_server {
     pthread_t thread;
-    int listener, wake_up[2]; /* a pipe: a byte in it ends the thread */
+    int listener, wake_up; /* wake_up: an eventfd that ends the thread */
     int port;
     pthread_mutex_t lock;
     pthread_cond_t fewer; /* data.members may have become less */
@@ -156,7 +157,7 @@ static int prepare_poll(td_tcp_server *s)
 {
     bool busy = false;
     s->polled[LISTENER] = (struct pollfd){ .fd = s->full ? -1 : s->listener, .events = POLLIN };
-    s->polled[WAKE_UP] = (struct pollfd){ .fd = s->wake_up[0], .events = POLLIN };
+    s->polled[WAKE_UP] = (struct pollfd){ .fd = s->wake_up, .events = POLLIN };
     struct pollfd *at = &s->polled[FIRST_CLIENT];
     for (const td_connection *c = s->data.first; c != NULL; c = c->next) {
         *at++ = (struct pollfd){ .fd = c->fd, .events = c->out != NULL ? POLLOUT : POLLIN };
@@ -197,10 +198,8 @@ static void free_server(td_tcp_server *s)
     while (s->data.first != NULL) {
         td_connection_free(s->data.first, &s->data);
     }
-    for (int i = 0; i < 2; i++) {
-        if (s->wake_up[i] >= 0) {
-            close(s->wake_up[i]);
-        }
+    if (s->wake_up >= 0) {
+        close(s->wake_up);
     }
     if (s->listener >= 0) {
         close(s->listener);
@@ -227,8 +226,8 @@ td_status td_tcp_server_open(const char *host, int port, const td_token *token,
     s->most_strangers = few ? (int)files.rlim_cur / 4 + 1 : MOST_STRANGERS;
     pthread_mutex_init(&s->lock, NULL);
     td_condition_init(&s->fewer);
-    s->wake_up[0] = s->wake_up[1] = -1;
     s->port = port;
+    s->wake_up = -1;
     s->listener = td_port_listen(host, &s->port);
     if (s->listener < 0) {
         td_status status = s->listener;
@@ -237,7 +236,7 @@ td_status td_tcp_server_open(const char *host, int port, const td_token *token,
     }
     fcntl(s->listener, F_SETFL, O_NONBLOCK);
     int error = grow(s) ? 0 : ENOMEM;
-    if (error == 0 && pipe2(s->wake_up, O_CLOEXEC) != 0) {
+    if (error == 0 && (s->wake_up = eventfd(0, EFD_CLOEXEC)) < 0) {
         error = errno;
     }
     error = error != 0 ? error : td_thread_start(&s->thread, server_main, s);
@@ -287,8 +286,7 @@ void td_tcp_server_stop(td_tcp_server *server)
     if (server == NULL) {
         return;
     }
-    while (write(server->wake_up[1], "x", 1) < 0 && errno == EINTR) {
-    }
+    (void)eventfd_write(server->wake_up, 1);
     pthread_join(server->thread, NULL);
     free_server(server);
 }
