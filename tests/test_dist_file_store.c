@@ -1,6 +1,7 @@
 /* The file store across processes and runs; files that are cut, foreign or gone. */
 #include "tensor/clock.h"
 #include "dist/dist.h"
+#include "dist/store/wire.h"
 #include "tests/dist_store.h"
 #include "tests/temp_folder.h"
 
@@ -92,7 +93,7 @@ static void file_cut_inside_a_record(void **state)
     (void)state;
     const char *path = temp_path("store");
     td_store *store;
-    for (int cut = 1; cut < 8 + 6; cut++) {
+    for (int cut = 1; cut < TD_WIRE_REQUEST_BYTES + 6; cut++) {
         struct stat info;
         bool exists;
         assert_int_equal(td_file_store_open(path, "cut", 20, &store), TD_OK);
@@ -120,6 +121,11 @@ static void file_errors(void **state)
     temp_write("notes", "these are a user's notes, not a store\n", 38);
     assert_int_equal(td_file_store_open(temp_path("notes"), "r", 20, &store), TD_E_FORMAT);
     assert_error_says("notes", "not a store", NULL);
+    temp_write("old", "TDFILE\x01\n\x01\0\0\0r1234", 17); /* left by an earlier version */
+    assert_int_equal(td_file_store_open(temp_path("old"), "r", 20, &store), TD_OK);
+    assert_int_equal(td_store_set_text(store, "k", "v"), TD_OK);
+    assert_text(store, "k", "v");
+    td_store_close(store);
     assert_int_equal(td_file_store_open(temp_path("no/such/folder"), "r", 20, &store), TD_E_IO);
     assert_error_says("no/such/folder", NULL);
     assert_int_equal(td_file_store_open(temp_path("gone"), "r", 20, &store), TD_OK);

@@ -190,6 +190,7 @@ _Noreturn static void exec_worker(const td_workers *w, int local, int out, int e
              errno == ENOENT   ? "no such program"
              : errno == EACCES ? "not allowed to run it"
                                : "not a program");
+    td_error_report_to(NULL); /* into the worker's file, whoever started this launcher */
     td_error_report(why);
     _exit(127);
 }

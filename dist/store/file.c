@@ -1,9 +1,9 @@
-/* A store in a file: a log of what was set and deleted, replayed by each process, under a lock.
+/* A store in a file: a log of requests, replayed by each process, under a lock.
  *
- *   header   8 bytes "TDFILE" 1 '\n' | u32 run id bytes | run id
- *   record   u32 key bytes | u32 value bytes, or 2^32-1 for a deletion | key | value
+ *   header   8 bytes "TDFILE" 2 '\n' | u32 run id bytes, little-endian | run id
+ *   record   a request (wire.h) that has set or deleted a key
  *
- * Numbers are little-endian. Locks on two bytes of the file, whatever stands there, end with their
+ * Locks on two bytes of the file, whatever stands there, end with their
  * processes: who reads or writes has the first alone; all who have the store open share the second,
  * so that a process that gets the second alone is the only user. */
 #include "dist/store.h"
@@ -21,9 +21,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAGIC_BYTES = 8, HEADER_BYTES = 12, RECORD_BYTES = 8, MAX_RUN_ID = 255 };
-#define MAGIC "TDFILE\x01\n"
-#define DELETED UINT32_MAX
+enum { NAME_BYTES = 6, MAGIC_BYTES = 8, HEADER_BYTES = 12, MAX_RUN_ID = 255 };
+#define MAGIC "TDFILE\x02\n"
 
 enum { TURN_BYTE, USERS_BYTE };
 
@@ -90,36 +89,25 @@ static td_status write_at(const file_store *f, void *bytes, size_t size, off_t p
 
 /* ---- the log ---- */
 
-static td_status apply(file_store *f, const char *record, uint32_t key_size, uint32_t value_size)
-{
-    char key[TD_STORE_MAX_KEY + 1];
-    memcpy(key, record, key_size);
-    key[key_size] = '\0';
-    if (value_size == DELETED) {
-        td_table_delete(&f->table, key);
-    } else if (!td_table_set(&f->table, key, record + key_size, value_size)) {
-        return td_fail(TD_E_NOMEM, "store file %s: no memory for key '%s'", f->path, key);
-    }
-    return TD_OK;
-}
-
 /* Replays the whole records in these bytes. */
-static td_status replay_bytes(file_store *f, const char *bytes, size_t size)
+static td_status replay_bytes(file_store *f, const unsigned char *bytes, size_t size)
 {
-    while (size >= RECORD_BYTES) {
-        uint32_t key_size = td_wire_get32((const unsigned char *)bytes);
-        uint32_t value_size = td_wire_get32((const unsigned char *)bytes + 4);
-        if (key_size == 0 || key_size > TD_STORE_MAX_KEY ||
-            (value_size != DELETED && value_size > TD_STORE_MAX_VALUE)) {
+    while (size >= TD_WIRE_REQUEST_BYTES) {
+        char key[TD_STORE_MAX_KEY + 1];
+        td_store_request r;
+        td_table_answer unused;
+        size_t body;
+        bool sane = td_wire_is_sane(bytes, &body);
+        if (sane && TD_WIRE_REQUEST_BYTES + body > size) {
+            break;
+        }
+        if (!sane || !td_wire_unpack(bytes, bytes + TD_WIRE_REQUEST_BYTES, key, &r)) {
             return td_fail(TD_E_FORMAT,
                            "store file %s: broken at byte %lld; remove it and start again", f->path,
                            (long long)f->position);
         }
-        size_t record = RECORD_BYTES + key_size + (value_size == DELETED ? 0 : value_size);
-        if (record > size) {
-            break;
-        }
-        TD_TRY(apply(f, bytes + RECORD_BYTES, key_size, value_size));
+        TD_TRY(td_table_serve(&f->table, &r, &unused));
+        size_t record = TD_WIRE_REQUEST_BYTES + body;
         f->position += (off_t)record;
         bytes += record;
         size -= record;
@@ -137,7 +125,7 @@ static td_status replay(file_store *f)
         return TD_OK;
     }
     size_t size = (size_t)(info.st_size - f->position);
-    char *bytes = malloc(size);
+    unsigned char *bytes = malloc(size);
     if (bytes == NULL) {
         return td_fail(TD_E_NOMEM, "store file %s: no memory for %zu bytes", f->path, size);
     }
@@ -151,25 +139,21 @@ static td_status replay(file_store *f)
     return status;
 }
 
-/* Writes a record of what the table has already. */
-static td_status append(file_store *f, const char *key, const void *value, uint32_t value_size)
+/* Writes a request that the table has served already. If that fails, the table is read again. */
+static td_status append(file_store *f, const td_store_request *r)
 {
-    uint32_t key_size = (uint32_t)strlen(key);
-    size_t tail = value_size == DELETED ? 0 : value_size;
-    size_t size = RECORD_BYTES + key_size + tail;
-    unsigned char *record = malloc(size);
-    if (record == NULL) {
-        return td_fail(TD_E_NOMEM, "store file %s: no memory for %zu bytes", f->path, size);
-    }
-    td_wire_put32(record, key_size);
-    td_wire_put32(record + 4, value_size);
-    memcpy(record + RECORD_BYTES, key, key_size);
-    if (tail > 0) {
-        memcpy(record + RECORD_BYTES + key_size, value, tail);
-    }
-    td_status status = write_at(f, record, size, f->position);
+    size_t size;
+    unsigned char *record = td_wire_pack(r, &size);
+    td_status status =
+        record != NULL
+            ? write_at(f, record, size, f->position)
+            : td_fail(TD_E_NOMEM, "store file %s: no memory for %zu bytes", f->path, size);
     free(record);
-    f->position += status == TD_OK ? (off_t)size : 0;
+    f->position += (off_t)size;
+    if (status != TD_OK) {
+        td_table_clear(&f->table);
+        f->position = (off_t)(HEADER_BYTES + strlen(f->run_id));
+    }
     return status;
 }
 
@@ -189,7 +173,8 @@ static td_status write_header(file_store *f)
     return write_at(f, header, HEADER_BYTES + size, 0);
 }
 
-/* *ours: the header has our run id. An empty file belongs to no run. */
+/* *ours: the header has our run id. An empty file belongs to no run; one of another version, which
+ * an earlier tandem left, to another run. */
 static td_status read_header(const file_store *f, bool *ours)
 {
     unsigned char header[HEADER_BYTES];
@@ -205,14 +190,14 @@ static td_status read_header(const file_store *f, bool *ours)
     uint32_t size = MAX_RUN_ID + 1;
     if (info.st_size >= HEADER_BYTES) {
         TD_TRY(read_at(f, header, sizeof(header), 0));
-        size = memcmp(header, MAGIC, MAGIC_BYTES) == 0 ? td_wire_get32(header + MAGIC_BYTES) : size;
+        size = memcmp(header, MAGIC, NAME_BYTES) == 0 ? td_wire_get32(header + MAGIC_BYTES) : size;
     }
     if (size > MAX_RUN_ID || info.st_size < HEADER_BYTES + (off_t)size) {
         return td_fail(TD_E_FORMAT,
                        "%s exists and is not a store's file; remove it or name another", f->path);
     }
     TD_TRY(read_at(f, run_id, size, HEADER_BYTES));
-    *ours = strcmp(run_id, f->run_id) == 0;
+    *ours = memcmp(header, MAGIC, MAGIC_BYTES) == 0 && strcmp(run_id, f->run_id) == 0;
     return TD_OK;
 }
 
@@ -284,19 +269,6 @@ static td_status begin(file_store *f, double deadline)
     return status;
 }
 
-/* Writes what the table has for the key now. If that fails, the table is read again. */
-static td_status write_change(file_store *f, const char *key)
-{
-    const td_table_entry *entry = td_table_find(&f->table, key);
-    td_status status = entry != NULL ? append(f, key, entry->value, (uint32_t)entry->size)
-                                     : append(f, key, NULL, DELETED);
-    if (status != TD_OK) {
-        td_table_clear(&f->table);
-        f->position = (off_t)(HEADER_BYTES + strlen(f->run_id));
-    }
-    return status;
-}
-
 /* Answers a request. *reply NULL: a get of a key that does not exist yet. */
 static td_status serve(file_store *f, const td_store_request *r, double deadline, char **reply,
                        size_t *size)
@@ -313,7 +285,7 @@ static td_status serve(file_store *f, const td_store_request *r, double deadline
                      : td_fail(TD_E_NOMEM, "no memory for an answer of %zu bytes", answer.size);
     }
     if (answer.changed) {
-        td_status written = write_change(f, r->key);
+        td_status written = append(f, r);
         status = status == TD_OK ? written : status;
     }
     if (status != TD_OK) {

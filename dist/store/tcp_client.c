@@ -144,25 +144,10 @@ static void give_connection(tcp_store *t, int fd)
 
 static td_status send_request(int fd, const td_store_request *r, double deadline)
 {
-    size_t key_size = strlen(r->key);
-    size_t small = TD_WIRE_REQUEST_BYTES + key_size;
-    size_t size = small + r->value.size + r->desired.size;
-    unsigned char *bytes = malloc(size); /* one call of send, so one packet if it fits */
+    size_t size;
+    unsigned char *bytes = td_wire_pack(r, &size); /* sent at once, so one packet if it fits */
     if (bytes == NULL) {
         return td_fail(TD_E_NOMEM, "no memory for a request of %zu bytes", size);
-    }
-    td_wire_put32(bytes, (uint32_t)r->op);
-    td_wire_put32(bytes + 4, (uint32_t)key_size);
-    td_wire_put32(bytes + 8, (uint32_t)r->value.size);
-    td_wire_put32(bytes + 12, (uint32_t)r->desired.size);
-    if (key_size > 0) {
-        memcpy(bytes + TD_WIRE_REQUEST_BYTES, r->key, key_size);
-    }
-    if (r->value.size > 0) {
-        memcpy(bytes + small, r->value.data, r->value.size);
-    }
-    if (r->desired.size > 0) {
-        memcpy(bytes + small + r->value.size, r->desired.data, r->desired.size);
     }
     td_status status = td_socket_send(fd, bytes, size, deadline);
     free(bytes);

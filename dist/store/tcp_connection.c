@@ -12,20 +12,10 @@ enum { TURN_BYTES = 16 << 10 };
 static const char FULL[] =
     "the store's server holds as many bytes of requests and answers as it may";
 
-static size_t field(const td_connection *c, int index)
-{
-    return td_wire_get32(c->head + 4 * index);
-}
-
 /* Whether the server has room for this many more bytes of buffers. */
 static bool fits(const td_server_data *data, size_t more)
 {
     return data->buffers + more <= data->table.limit;
-}
-
-static size_t body_size(const td_connection *c)
-{
-    return field(c, 1) + field(c, 2) + field(c, 3);
 }
 
 static void send_more(td_connection *c, td_server_data *data)
@@ -84,18 +74,6 @@ static void reply(td_connection *c, td_server_data *data, td_status status, cons
     send_bytes(c, data, head, sizeof(head), value, size);
 }
 
-/* Whether a request's first 16 bytes are valid. */
-static bool request_is_sane(const td_connection *c)
-{
-    size_t op = field(c, 0), key = field(c, 1), value = field(c, 2), extra = field(c, 3);
-    bool keyless = op == TD_STORE_COUNT || op == TD_STORE_ADDRESS;
-    bool valued = op == TD_STORE_SET || op == TD_STORE_ADD || op == TD_STORE_COMPARE_SET;
-    return op >= TD_STORE_SET && op <= TD_STORE_WILL && key <= TD_STORE_MAX_KEY &&
-           (key == 0) == keyless && value <= (valued ? TD_STORE_MAX_VALUE : 0) &&
-           (op != TD_STORE_ADD || value == 8) &&
-           extra <= (op == TD_STORE_COMPARE_SET ? TD_STORE_MAX_VALUE : 0);
-}
-
 static void drop_body(td_connection *c, td_server_data *data)
 {
     data->buffers -= c->body_capacity;
@@ -104,30 +82,22 @@ static void drop_body(td_connection *c, td_server_data *data)
     c->body_capacity = 0;
 }
 
+/* The body of a get is its key. */
 static bool waits_for(const td_connection *c, const char *key, size_t key_size)
 {
-    return c->state == TD_WAITING && !c->closed && field(c, 1) == key_size &&
+    return c->state == TD_WAITING && !c->closed && c->body_size == key_size &&
            memcmp(c->body, key, key_size) == 0;
 }
 
 /* Runs a whole request. A get whose key is not there waits: it runs again when the key is set. */
 static void run(td_connection *c, td_server_data *data)
 {
-    size_t key_size = field(c, 1), value_size = field(c, 2);
     char key[TD_STORE_MAX_KEY + 1];
-    if (key_size > 0) {
-        memcpy(key, c->body, key_size);
-    }
-    key[key_size] = '\0';
-    td_store_request r = { .op = (td_store_op)field(c, 0), .key = key };
-    if (c->body != NULL) {
-        r.value = (td_bytes){ c->body + key_size, value_size };
-        r.desired = (td_bytes){ c->body + key_size + value_size, field(c, 3) };
-    }
+    td_store_request r;
     td_table_answer answer = { 0 };
     td_status status = TD_OK;
     c->turns--;
-    c->closed = strlen(key) != key_size;
+    c->closed = !td_wire_unpack(c->head, c->body, key, &r);
     if (c->closed) {
         return;
     }
@@ -150,7 +120,7 @@ static void run(td_connection *c, td_server_data *data)
     reply(c, data, status, answer.value, answer.size);
     drop_body(c, data);
     for (td_connection *other = data->first; answer.changed && other != NULL; other = other->next) {
-        if (waits_for(other, key, key_size)) {
+        if (waits_for(other, key, strlen(key))) {
             run(other, data);
         }
     }
@@ -254,10 +224,10 @@ static void on_whole(td_connection *c, td_server_data *data)
         }
         break;
     case TD_READING_REQUEST:
-        c->closed = !request_is_sane(c);
+        c->closed = !td_wire_is_sane(c->head, &c->body_size);
         c->state = TD_READING_BODY;
         c->received = 0;
-        if (!c->closed && body_size(c) == 0) {
+        if (!c->closed && c->body_size == 0) {
             run(c, data);
         }
         break;
@@ -278,7 +248,7 @@ static size_t needed(const td_connection *c)
     static const size_t sizes[] = { [TD_READING_HELLO] = TD_WIRE_CLIENT_HELLO_BYTES,
                                     [TD_READING_PROOF] = TD_PROOF_BYTES,
                                     [TD_READING_REQUEST] = TD_WIRE_REQUEST_BYTES };
-    return c->state <= TD_READING_REQUEST ? sizes[c->state] : body_size(c);
+    return c->state <= TD_READING_REQUEST ? sizes[c->state] : c->body_size;
 }
 
 /* Takes what has arrived of what the state names. false: nothing. */

@@ -24,7 +24,8 @@ typedef struct td_connection {
     unsigned char head[TD_PROOF_BYTES]; /* a hello, a proof, or a request's first bytes */
     unsigned char wanted[TD_PROOF_BYTES];
     unsigned char *body;
-    size_t received, body_capacity; /* received: of what the state names */
+    size_t body_size, body_capacity; /* of the whole request; of what has room now */
+    size_t received;                 /* of what the state names */
     unsigned char *out;
     size_t out_size, out_sent;
     char *will; /* the key to set when the connection ends, or NULL */

@@ -1,5 +1,5 @@
-/* The protocol between a TCP store's client and server. All numbers are little-endian; op is a
- * td_store_op, and extra is `desired`.
+/* The protocol between a TCP store's client and server; a file store keeps requests in the same
+ * form. All numbers are little-endian; op is a td_store_op, and extra is `desired`.
  *
  *   hello     8 bytes "TDSTORE" and the version, and a nonce of 16 bytes, from the client; then the
  *             same and a proof of 32 bytes (token.h) from the server; then, if the job has a token,
@@ -13,6 +13,7 @@
 #ifndef TD_DIST_WIRE_H
 #define TD_DIST_WIRE_H
 
+#include "dist/store.h"
 #include "dist/token.h"
 
 #include <stdint.h>
@@ -50,5 +51,13 @@ static inline int64_t td_wire_get64(const unsigned char *at)
 {
     return (int64_t)(td_wire_get32(at) | (uint64_t)td_wire_get32(at + 4) << 32);
 }
+
+/* A whole request, malloc'ed; NULL: out of memory. */
+unsigned char *td_wire_pack(const td_store_request *request, size_t *size);
+/* Whether a request may begin with these TD_WIRE_REQUEST_BYTES; then *body is what follows. */
+bool td_wire_is_sane(const unsigned char *head, size_t *body);
+/* Reads a request whose head is sane. Its values lie in the body. false: its key is no text. */
+bool td_wire_unpack(const unsigned char *head, const unsigned char *body,
+                    char key[TD_STORE_MAX_KEY + 1], td_store_request *request);
 
 #endif
