@@ -3,7 +3,7 @@
  * masks do not depend on what else is drawn, and a resumed run, which gets seed and count from the
  * checkpoint, goes on with the masks that the uninterrupted one would have had. */
 #include "autograd/fused.h"
-#include "nn/internal.h"
+#include "nn/layer.h"
 #include "tensor/text.h"
 #include "tensor/hooks.h"
 #include "tensor/extend.h"
@@ -41,56 +41,34 @@ static const uint64_t *call_of(dropout_state *s)
     return td_step_numbers(call, sizeof *call, take_call, &s->place);
 }
 
-static td_tensor *dropout_forward(td_module *self, td_tensor *x, td_site at)
-{
-    dropout_state *s = self->state;
-    if (!self->training || s->p == 0.0) {
-        return x;
-    }
-    return td_dropout_by(x, s->p, key_of(self), call_of(s), at);
-}
-
-static td_tensor *stochastic_depth_forward(td_module *self, td_tensor *x, td_site at)
-{
-    dropout_state *s = self->state;
-    if (!self->training || s->p == 0.0) {
-        return x;
-    }
-    return td_stochastic_depth_by(x, s->p, key_of(self), call_of(s), at);
-}
-
 static void dropout_describe(const td_module *self, char *text, size_t size)
 {
     const dropout_state *s = self->state;
     snprintf(text, size, "p %g", s->p);
 }
 
-static const td_module_type dropout_type = {
-    .name = "Dropout",
-    .forward = dropout_forward,
-    .describe = dropout_describe,
-};
-
-static td_tensor *dropout2d_forward(td_module *self, td_tensor *x, td_site at)
-{
-    dropout_state *s = self->state;
-    if (!self->training || s->p == 0.0) {
-        return x;
+/* The layer td_nn_NAME, which is td_NAME_by while it trains. */
+#define LAYER(name, type_name)                                                                     \
+    TD_LAYER_BY(name, dropout_state, type_name,                                                    \
+                self->training && s->p != 0.0                                                      \
+                    ? td_##name##_by(x, s->p, key_of(self), call_of(self->state), at)              \
+                    : x,                                                                           \
+                .describe = dropout_describe);                                                     \
+    td_module *td_nn_##name##_at(double p, td_site at)                                             \
+    {                                                                                              \
+        return make(&name##_type, p, at);                                                          \
     }
-    return td_dropout2d_by(x, s->p, key_of(self), call_of(s), at);
+
+static td_module *make(const td_module_type *type, double p, td_site at)
+{
+    TD_REQUIRE(p >= 0.0 && p < 1.0, at, "%s(%g): p must be in [0, 1)", type->name, p);
+    dropout_state s = { .p = p, .place.seed = td_default_generator()->seed };
+    return td_module_finish(td_layer_new(type, &s, sizeof s));
 }
 
-static const td_module_type dropout2d_type = {
-    .name = "Dropout2d",
-    .forward = dropout2d_forward,
-    .describe = dropout_describe,
-};
-
-static const td_module_type stochastic_depth_type = {
-    .name = "StochasticDepth",
-    .forward = stochastic_depth_forward,
-    .describe = dropout_describe,
-};
+LAYER(dropout, "Dropout")
+LAYER(dropout2d, "Dropout2d")
+LAYER(stochastic_depth, "StochasticDepth")
 
 static bool draws(const td_module *m)
 {
@@ -108,32 +86,4 @@ void td_dropout_set_replica(td_module *m, uint64_t replica)
     if (draws(m)) {
         ((dropout_state *)m->state)->replica = replica;
     }
-}
-
-static td_module *make(const td_module_type *type, double p, td_site at)
-{
-    TD_REQUIRE(p >= 0.0 && p < 1.0, at, "%s(%g): p must be in [0, 1)", type->name, p);
-    td_module *m = td_module_new(type, sizeof(dropout_state));
-    if (m == NULL) {
-        return NULL;
-    }
-    dropout_state *s = m->state;
-    s->p = p;
-    s->place.seed = td_default_generator()->seed;
-    return td_module_finish(m);
-}
-
-td_module *td_nn_dropout_at(double p, td_site at)
-{
-    return make(&dropout_type, p, at);
-}
-
-td_module *td_nn_dropout2d_at(double p, td_site at)
-{
-    return make(&dropout2d_type, p, at);
-}
-
-td_module *td_nn_stochastic_depth_at(double p, td_site at)
-{
-    return make(&stochastic_depth_type, p, at);
 }
