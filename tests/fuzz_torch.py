@@ -2,7 +2,7 @@
 """Random programs of operations, in tandem and in PyTorch.
 
 usage: fuzz_torch.py WORKER SECONDS [SEED]     WORKER: build/VARIANT/tests/worker_programs
-       fuzz_torch.py WORKER each [COUNT]       COUNT (200) programs in each dtype of each operation of EACH alone
+       fuzz_torch.py WORKER each [COUNT [NAME...]]   COUNT (200) programs in each dtype of each operation alone
 
 A program is run by PyTorch in f64, and by tandem in f64, f32 or bf16 on each instruction set of the machine.
 Results and gradients may differ by the rounding of the dtype, measured over a tensor (L2), and by four times what
@@ -38,8 +38,11 @@ UNARY = {
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh")}
 # Where rounding decides: slopes have steps, or values have.
 KINKS = ("relu", "abs", "selu", "softsign", "relu6", "hardsigmoid", "hardswish", "sign", "floor", "ceil", "round",
-         "clamp", "hardtanh", "leaky_relu", "elu", "prelu", "maximum", "minimum", "sort", "topk", "where")
-STEPS = ("sign", "floor", "ceil", "round", "sort", "topk", "where")
+         "clamp", "hardtanh", "leaky_relu", "elu", "prelu", "maximum", "minimum", "sort", "topk", "where", "max_pool1d",
+         "adaptive_max_pool1d", "adaptive_max_pool2d")
+COMPARISONS = {name: getattr(torch, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
+STEPS = ("sign", "floor", "ceil", "round", "sort", "topk", "where", "argmax", "l1_loss", "hinge_loss",
+         "hinge_embedding_loss", "cosine_embedding_loss")
 BINARY = {"maximum": torch.maximum, "minimum": torch.minimum, "pow_tensor": torch.pow, "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "matmul": torch.matmul}
 
 
@@ -57,6 +60,7 @@ def batch_norm(x, w, b, mean, var, training, eps):
 # Of each operation: how many of its first numbers are registers, and PyTorch's way.
 OPS = {name: (1, f) for name, f in UNARY.items()}
 OPS.update({name: (2, f) for name, f in BINARY.items()})
+OPS.update({name: (2, f) for name, f in COMPARISONS.items()})
 OPS.update({
     "add_scalar": (1, lambda x, s: x + s), "mul_scalar": (1, lambda x, s: x * s), "pow": (1, torch.pow),
     "sum_dim": (1, lambda x, d, keep: x.sum(d, bool(keep))), "mean_dim": (1, lambda x, d, keep: x.mean(d, bool(keep))),
@@ -69,17 +73,33 @@ OPS.update({
     "avg_pool2d": (1, lambda x, kh, kw, sh, sw, ph, pw, without, ceil, *_:
                    F.avg_pool2d(x, (kh, kw), (sh, sw), (ph, pw), bool(ceil), not without)),
     "conv1d": (3, lambda x, w, b, s, p, d, groups: F.conv1d(x, w, b, s, p, d, groups)),
+    "conv3d": (3, lambda x, w, b, *n: F.conv3d(x, w, b, n[:3], n[3:6], n[6:9], n[9])),
+    "conv_transpose1d": (3, lambda x, w, b, s, p, d, more, groups: F.conv_transpose1d(x, w, b, s, p, more, groups, d)),
+    "max_pool1d": (1, lambda x, k, s, p, ceil, d: F.max_pool1d(x, k, s, p, d, bool(ceil))),
+    "avg_pool1d": (1, lambda x, k, s, p, ceil, without: F.avg_pool1d(x, k, s, p, bool(ceil), not without)),
     "conv_transpose2d": (3, lambda x, w, b, sh, sw, ph, pw, dh, dw, oh, ow, groups: F.conv_transpose2d(
         x, w, b, (sh, sw), (ph, pw), (oh, ow), groups, (dh, dw))),
     "group_norm": (3, lambda x, w, b, groups: F.group_norm(x, groups, w, b, 1e-3)),
+    "instance_norm": (3, lambda x, w, b, eps: F.instance_norm(x, weight=w, bias=b, eps=eps)),
     "rms_norm": (2, lambda x, w: F.rms_norm(x, x.shape[-1:], w, 1e-3)),
     "interpolate": (1, lambda x, h, w, mode, how: F.interpolate(x, (h, w), mode="bilinear", align_corners=how == 1,
                                                                 antialias=how == 2) if mode else
                     F.interpolate(x, (h, w))),
+    "adaptive_avg_pool1d": (1, F.adaptive_avg_pool1d), "adaptive_max_pool1d": (1, F.adaptive_max_pool1d),
+    "adaptive_max_pool2d": (1, lambda x, h, w: F.adaptive_max_pool2d(x, (h, w))),
     "adaptive_avg_pool2d": (1, lambda x, h, w: F.adaptive_avg_pool2d(x, (h, w))),
     "bce_with_logits": (2, lambda x, t, how: F.binary_cross_entropy_with_logits(
         x, torch.sigmoid(t), reduction=REDUCTIONS[how])),
     "huber_loss": (2, lambda x, t, delta: F.huber_loss(x, t, delta=delta)),
+    "smooth_l1_loss": (2, lambda x, t, beta: F.smooth_l1_loss(x, t, beta=beta)),
+    "l1_loss": (2, lambda x, t, how: F.l1_loss(x, t, reduction=REDUCTIONS[how])),
+    "hinge_loss": (2, lambda x, t, how: reduce(torch.relu(1 - x * torch.sign(t)), how)),
+    "hinge_embedding_loss": (2, lambda x, t, how: F.hinge_embedding_loss(
+        x, torch.sign(t), reduction=REDUCTIONS[how])),
+    "cosine_embedding_loss": (3, lambda a, b, t: by_sign(F.cosine_similarity(a, b, eps=1e-6), t)),
+    "nll_loss": (3, lambda x, labels, w, _, ignore, how: F.nll_loss(
+        x, labels, w, ignore_index=ignore or -100, reduction=REDUCTIONS[how])),
+    "argmax": (1, lambda x, d, keep: x.argmax(d, bool(keep))),
     "kl_div": (2, lambda x, t: F.kl_div(x, torch.sigmoid(t), reduction="sum") / x.numel()),
     "cosine_similarity": (2, F.cosine_similarity),
     "global_avg_pool2d": (1, lambda x: x.mean((2, 3), keepdim=True)), "batch_norm": (5, batch_norm),
@@ -104,10 +124,16 @@ OPS.update({
     "sort": (1, lambda x, d, descending, _: x.sort(d, bool(descending))[0]),
     "topk": (1, lambda x, d, k, _: x.topk(k, d)[0]),
 })
-EACH = sorted(set(UNARY) - {"sum", "mean", "contiguous"}) + sorted(BINARY) + [
-    "clamp", "hardtanh", "leaky_relu", "elu", "prelu", "where", "unsqueeze", "squeeze", "flip", "split", "tile", "pad",
-    "tril", "triu", "sum_dims", "mean_dims", "var", "std", "norm", "prod_dim", "cumsum", "sort", "topk", "gather",
-    "index_select", "scatter_add", "slice", "stack", "group_norm", "rms_norm", "layer_norm"]
+EACH = sorted(set(OPS) - {"sum", "mean", "contiguous"}) + ["gather", "index_select", "scatter_add", "stack", "cat"]
+
+
+def by_sign(cosine, t):
+    """F.cosine_embedding_loss, which itself adds 1e-12 to squares."""
+    return torch.where(t > 0, 1 - cosine, torch.relu(cosine)).mean()
+
+
+def reduce(losses, how):
+    return losses.mean() if how == 0 else losses.sum() if how == 1 else losses
 
 
 def pad(x, mode, value, pads):
@@ -303,6 +329,9 @@ def grow(p, x, name=None):
         if name != "prelu" and name != "pow_tensor" and p.kind != "f64" and ((both < 1e-4) & (both > 0)).any():
             return None
         return p.op(name, x, y)
+    if name in COMPARISONS:
+        y = p.input(shape[some(0, dims):], labels=3)
+        return p.op(name, p.input(shape, labels=3), y)
     if name in UNARY:
         return p.op(name, x) if dims or name not in ("sum", "mean") else None
     if name == "matmul":
@@ -322,7 +351,7 @@ def grow(p, x, name=None):
         exponent = pick([0.5, -0.5, 1.5, 3.0, -1.0]) if low > 0.3 else 2.0
         return p.op(name, x, exponent if name == "pow" else some(-8, 8) / 4)
     if name in ("global_avg_pool2d", "conv2d", "conv_norm", "max_pool2d", "avg_pool2d", "conv_transpose2d",
-                "interpolate", "adaptive_avg_pool2d"):
+                "interpolate", "adaptive_avg_pool2d", "adaptive_max_pool2d"):
         return windows(p, x, name, maybe) if dims == 4 else None
     if name == "unsqueeze":
         return p.op(name, x, some(0, dims)) if dims < 6 else None
@@ -376,7 +405,7 @@ def grow(p, x, name=None):
         return p.op(name, x, *norm_inputs(p, shape[1], maybe), some(0, 1), 1e-2)
     if name == "mse_loss":
         return p.op(name, x, p.input(shape))
-    if name == "cross_entropy" and dims in (2, 4) and shape[1] > 1:  # with one class all is 0, but for rounding
+    if name in ("cross_entropy", "nll_loss") and dims in (2, 4) and shape[1] > 1:  # with one class all is 0, but for rounding
         labels, ignore = p.input(shape[:1] + shape[2:], labels=shape[1]), some(0, shape[1] - 1)
         ignore = 0 if bool((p.registers[labels] == ignore).all()) else ignore
         weight = -1 if p.half or p.random.random() < 0.5 else p.input([shape[1]], positive=True, trained=False)
@@ -387,12 +416,24 @@ def grow(p, x, name=None):
             t.numel() // shape[0] // groups > 1 else None
     if name == "rms_norm":
         return p.op(name, x, -1 if p.half else maybe(shape[-1]))
-    if name == "conv1d" and dims == 3:
-        return conv1d(p, x, maybe)
+    if name == "instance_norm" and dims > 2 and t.numel() // shape[0] // shape[1] > 1:
+        return p.op(name, x, *[-1, -1] if p.half else [maybe(shape[1]), maybe(shape[1])], 1e-3)
+    if name in ("conv1d", "conv_transpose1d", "max_pool1d", "avg_pool1d", "adaptive_avg_pool1d",
+                "adaptive_max_pool1d"):
+        return windows1d(p, x, name, maybe) if dims == 3 else None
+    if name == "conv3d":
+        return conv3d(p, x, maybe) if dims == 5 else None
+    if name == "argmax":
+        return p.op(name, x, d, some(0, 1)) if t.unique().numel() == t.numel() else None
+    if name in ("l1_loss", "hinge_loss", "hinge_embedding_loss"):
+        return p.op(name, x, p.input(shape, trained=name == "l1_loss"), some(0, 2))
+    if name == "cosine_embedding_loss":
+        return p.op(name, x, p.input(shape), p.input(shape[:1], trained=False)) if dims == 2 and shape[1] > 1 else None
     if name == "cosine_similarity":
         return p.op(name, x, p.input(shape), d) if shape[d] > 1 else None  # of one number: a sign, whose gradient is 0
-    if name in ("bce_with_logits", "kl_div", "huber_loss"):
-        return p.op(name, x, p.input(shape), *{"kl_div": [], "huber_loss": [0.7]}.get(name, [some(0, 2)]))
+    if name in ("bce_with_logits", "kl_div", "huber_loss", "smooth_l1_loss"):
+        numbers = {"kl_div": [], "huber_loss": [0.7], "smooth_l1_loss": [0.7]}.get(name, [some(0, 2)])
+        return p.op(name, x, p.input(shape), *numbers)
     if name == "embedding" and dims == 2:
         return p.op(name, p.input(p.shape(some(1, 2)), labels=shape[0]), x)
     if name in ("transpose", "permute"):
@@ -412,14 +453,37 @@ def grow(p, x, name=None):
     return None
 
 
-def conv1d(p, x, maybe):
+def windows1d(p, x, name, maybe):
     pick, some = p.random.choice, p.random.randint
     _, c, length = p.registers[x].shape
+    if "adaptive" in name:
+        return p.op(name, x, some(1, 9))
     k, stride, dilation, groups = some(1, 4), some(1, 3), some(1, 2), pick([1, 1, c])
     pad, out = some(0, k // 2), groups * some(1, 4)
+    if "pool" in name:
+        dilation = 1 if name == "avg_pool1d" or length <= 2 * k else dilation
+        fits = length + 2 * pad >= dilation * (k - 1) + 1
+        return p.op(name, x, k, stride, pad, some(0, 1), some(0, 1) if name == "avg_pool1d" else dilation) if fits else None
+    if name == "conv_transpose1d":
+        more = some(0, stride - 1)
+        fits = (length - 1) * stride - 2 * pad + dilation * (k - 1) + more >= 0
+        out = out // groups
+        return p.op(name, x, p.input([c, out, k], weight=True), maybe(out * groups), stride, pad, dilation, more,
+                    groups) if fits else None
     if length + 2 * pad < dilation * (k - 1) + 1:
         return None
-    return p.op("conv1d", x, p.input([out, c // groups, k], weight=True), maybe(out), stride, pad, dilation, groups)
+    return p.op(name, x, p.input([out, c // groups, k], weight=True), maybe(out), stride, pad, dilation, groups)
+
+
+def conv3d(p, x, maybe):
+    pick, some = p.random.choice, p.random.randint
+    _, c, *sizes = p.registers[x].shape
+    k, stride, dilation = ([some(1, most) for _ in range(3)] for most in (3, 2, 2))
+    pad, groups = [some(0, size // 2) for size in k], pick([1, 1, c])
+    out = groups * some(1, 3)
+    if any(size + 2 * q < e * (size_k - 1) + 1 for size, q, e, size_k in zip(sizes, pad, dilation, k)):
+        return None
+    return p.op("conv3d", x, p.input([out, c // groups, *k], weight=True), maybe(out), *stride, *pad, *dilation, groups)
 
 
 def norm_inputs(p, channels, maybe):
@@ -433,7 +497,7 @@ def windows(p, x, name, maybe):
     n, c, h, w = p.registers[x].shape
     if name == "global_avg_pool2d":
         return p.op(name, x)
-    if name == "adaptive_avg_pool2d":
+    if name in ("adaptive_avg_pool2d", "adaptive_max_pool2d"):
         return p.op(name, x, some(1, 9), some(1, 9))
     if name == "interpolate":
         mode, to = some(0, 1), [some(1, 15), some(1, 15)]  # antialias to one column is wrong in 2.15 (row-major x)
@@ -547,8 +611,9 @@ def main():
     levels = subprocess.run([worker, "levels"], capture_output=True, text=True, check=True).stdout.split()
     if sys.argv[2] == "each":
         count = int(sys.argv[3]) if len(sys.argv) > 3 else 200
-        bad = {(op, dtype): run_batch(worker, levels, range(count), op, dtype) for op in EACH for dtype in DTYPES}
-        print(f"fuzz_torch: {len(EACH)} operations, {count} programs each in {', '.join(DTYPES)}: "
+        each = sys.argv[4:] or EACH
+        bad = {(op, dtype): run_batch(worker, levels, range(count), op, dtype) for op in each for dtype in DTYPES}
+        print(f"fuzz_torch: {len(each)} operations, {count} programs each in {', '.join(DTYPES)}: "
               f"{sum(bad.values())} failed {[key for key, n in bad.items() if n]}")
         sys.exit(any(bad.values()))
     seconds = float(sys.argv[2])

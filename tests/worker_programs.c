@@ -202,24 +202,8 @@ static td_tensor *conv_norm(const program *p)
     return td_batch_norm_fused_at(norm_options(p, y, 10), fusion, TD_HERE);
 }
 
-/* name, and its result */
+/* name, and its result; without those of single elements, which tensor/elementwise.def has */
 #define OPERATIONS(X)                                                                              \
-    X(add, td_add(R(0), R(1)))                                                                     \
-    X(sub, td_sub(R(0), R(1)))                                                                     \
-    X(mul, td_mul(R(0), R(1)))                                                                     \
-    X(div, td_div(R(0), R(1)))                                                                     \
-    X(add_scalar, td_add_scalar(R(0), p->number[1]))                                               \
-    X(mul_scalar, td_mul_scalar(R(0), p->number[1]))                                               \
-    X(pow, td_pow(R(0), p->number[1]))                                                             \
-    X(neg, td_neg(R(0)))                                                                           \
-    X(exp, td_exp(R(0)))                                                                           \
-    X(log, td_log(R(0)))                                                                           \
-    X(sqrt, td_sqrt(R(0)))                                                                         \
-    X(relu, td_relu(R(0)))                                                                         \
-    X(gelu, td_gelu(R(0)))                                                                         \
-    X(silu, td_silu(R(0)))                                                                         \
-    X(sigmoid, td_sigmoid(R(0)))                                                                   \
-    X(tanh, td_tanh(R(0)))                                                                         \
     X(sum, td_sum(R(0)))                                                                           \
     X(mean, td_mean(R(0)))                                                                         \
     X(sum_dim, td_sum_dim(R(0), I(1), I(2) != 0))                                                  \
@@ -253,6 +237,13 @@ static td_tensor *conv_norm(const program *p)
                                      .antialias = I(4) == 2))                                      \
     X(conv1d, td_conv1d(R(0), R(1), R(2), .stride = I(3), .padding = I(4), .dilation = I(5),       \
                         .groups = I(6)))                                                           \
+    X(conv_transpose1d,                                                                            \
+      td_conv_transpose1d(R(0), R(1), R(2), .stride = I(3), .padding = I(4), .dilation = I(5),     \
+                          .output_padding = I(6), .groups = I(7)))                                 \
+    X(max_pool1d, td_max_pool1d(R(0), I(1), .stride = I(2), .padding = I(3), .ceil_mode = I(4),    \
+                                .dilation = I(5)))                                                 \
+    X(avg_pool1d, td_avg_pool1d(R(0), I(1), .stride = I(2), .padding = I(3), .ceil_mode = I(4),    \
+                                .exclude_pad = I(5)))                                              \
     X(conv_transpose2d,                                                                            \
       td_conv_transpose2d(R(0), R(1), R(2), .stride_hw = PAIR(3), .padding_hw = PAIR(5),           \
                           .dilation_hw = PAIR(7), .output_padding_hw = PAIR(9), .groups = I(11)))  \
@@ -260,10 +251,19 @@ static td_tensor *conv_norm(const program *p)
     X(rms_norm, td_rms_norm(R(0), R(1), 1e-3))                                                     \
     X(interpolate, td_interpolate(R(0), .size_hw = PAIR(1), .mode = (td_interpolation)I(3),        \
                                   .align_corners = I(4) == 1, .antialias = I(4) == 2))             \
+    X(adaptive_avg_pool1d, td_adaptive_avg_pool1d(R(0), I(1)))                                     \
+    X(adaptive_max_pool1d, td_adaptive_max_pool1d(R(0), I(1)))                                     \
+    X(adaptive_max_pool2d, td_adaptive_max_pool2d(R(0), I(1), I(2)))                               \
     X(adaptive_avg_pool2d, td_adaptive_avg_pool2d(R(0), I(1), I(2)))                               \
     X(bce_with_logits,                                                                             \
       td_bce_with_logits(R(0), td_sigmoid(R(1)), .reduction = (td_loss_reduction)I(2)))            \
     X(huber_loss, td_huber_loss(R(0), R(1), .delta = p->number[2]))                                \
+    X(smooth_l1_loss, td_smooth_l1_loss(R(0), R(1), .delta = p->number[2]))                        \
+    X(l1_loss, td_l1_loss(R(0), R(1), .reduction = (td_loss_reduction)I(2)))                       \
+    X(hinge_loss, td_hinge_loss(R(0), td_sign(R(1)), .reduction = (td_loss_reduction)I(2)))        \
+    X(hinge_embedding_loss,                                                                        \
+      td_hinge_embedding_loss(R(0), td_sign(R(1)), .reduction = (td_loss_reduction)I(2)))          \
+    X(cosine_embedding_loss, td_cosine_embedding_loss(R(0), R(1), td_sign(R(2))))                  \
     X(kl_div, td_kl_div(R(0), td_sigmoid(R(1))))                                                   \
     X(cosine_similarity, td_cosine_similarity(R(0), R(1), I(2), 0.0))                              \
     X(mse_loss, td_mse_loss(R(0), R(1)))                                                           \
@@ -276,38 +276,6 @@ static td_tensor *conv_norm(const program *p)
     X(cat, joined(p, false))                                                                       \
     X(contiguous, td_contiguous(R(0)))                                                             \
     X(cast, td_cast(R(0), (td_dtype)I(1)))                                                         \
-    X(abs, td_abs(R(0)))                                                                           \
-    X(sign, td_sign(R(0)))                                                                         \
-    X(floor, td_floor(R(0)))                                                                       \
-    X(ceil, td_ceil(R(0)))                                                                         \
-    X(round, td_round(R(0)))                                                                       \
-    X(reciprocal, td_reciprocal(R(0)))                                                             \
-    X(rsqrt, td_rsqrt(R(0)))                                                                       \
-    X(sin, td_sin(R(0)))                                                                           \
-    X(cos, td_cos(R(0)))                                                                           \
-    X(erf, td_erf(R(0)))                                                                           \
-    X(selu, td_selu(R(0)))                                                                         \
-    X(softplus, td_softplus(R(0)))                                                                 \
-    X(softsign, td_softsign(R(0)))                                                                 \
-    X(relu6, td_relu6(R(0)))                                                                       \
-    X(hardsigmoid, td_hardsigmoid(R(0)))                                                           \
-    X(hardswish, td_hardswish(R(0)))                                                               \
-    X(mish, td_mish(R(0)))                                                                         \
-    X(gelu_tanh, td_gelu_tanh(R(0)))                                                               \
-    X(prelu, td_prelu(R(0), R(1)))                                                                 \
-    X(maximum, td_maximum(R(0), R(1)))                                                             \
-    X(minimum, td_minimum(R(0), R(1)))                                                             \
-    X(pow_tensor, td_pow_tensor(R(0), R(1)))                                                       \
-    X(eq, td_eq(R(0), R(1)))                                                                       \
-    X(ne, td_ne(R(0), R(1)))                                                                       \
-    X(lt, td_lt(R(0), R(1)))                                                                       \
-    X(le, td_le(R(0), R(1)))                                                                       \
-    X(gt, td_gt(R(0), R(1)))                                                                       \
-    X(ge, td_ge(R(0), R(1)))                                                                       \
-    X(clamp, td_clamp(R(0), p->number[1], p->number[2]))                                           \
-    X(hardtanh, td_hardtanh(R(0), p->number[1], p->number[2]))                                     \
-    X(leaky_relu, td_leaky_relu(R(0), p->number[1]))                                               \
-    X(elu, td_elu(R(0), p->number[1]))                                                             \
     X(where,                                                                                       \
       p->numbers == 2 ? td_where(td_lt(R(0), R(1)), R(0), R(1)) : td_where(R(0), R(1), R(2)))      \
     X(squeeze, td_squeeze(R(0), I(1)))                                                             \
@@ -342,6 +310,12 @@ static td_tensor *operation(const program *p, const char *name)
         return result;                                                                             \
     }
     OPERATIONS(X)
+#define TD_UNARY(op, reads, value, slope) X(op, td_##op(R(0)))
+#define TD_UNARY_P(op, reads, value, slope) X(op, td_##op(R(0), p->number[1]))
+#define TD_UNARY_PQ(op, reads, value, slope) X(op, td_##op(R(0), p->number[1], p->number[2]))
+#define TD_BINARY(op, value, grad_a, reads_a, grad_b, reads_b) X(op, td_##op(R(0), R(1)))
+#define TD_COMPARE(op, whether) X(op, td_##op(R(0), R(1)))
+#include "tensor/elementwise.def"
 #undef X
     stop("no such operation", name);
 }
