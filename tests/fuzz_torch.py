@@ -307,7 +307,7 @@ def grow(p, x, name=None):
     low, high = (t.min().item(), t.max().item()) if t.numel() else (0, 0)
     special = {2: ON_MATRICES, 4: ON_IMAGES}.get(dims, [])
     name = name or pick(special if special and p.random.random() < 0.6 else sorted(set(UNARY) - {"sum", "mean"}) + VIEWS * 2 +
-                ["sum", "mean"][:some(0, 3)] + sorted(set(OPS) - set(STEPS)) + EACH_ALONE + ["matmul"] * 3)
+                ["sum", "mean"][:some(0, 3)] + sorted(set(OPS) - set(STEPS) - set(COMPARISONS)) + EACH_ALONE + ["matmul"] * 3)
     maybe = lambda size, **how: p.input([size], weight=True, **how) if p.random.random() < 0.7 else -1
     if name in ("log", "sqrt") and low < 0.05 or name == "exp" and high > 5 or name in KINKS and not p.smooth(x) or \
             name in ("rsqrt", "reciprocal") and low < 0.3 or name in STEPS and not p.exact[x] or \
