@@ -99,8 +99,8 @@ typedef struct td_loops {
     void (*norm_sums)(int64_t rows, int64_t channels, const void *x, double *sum, double *squares);
     /* to = or += dy where y > 0 and 0 elsewhere; y NULL: dy. */
     void (*masked)(int64_t n, void *to, bool accumulate, const void *dy, const void *y);
-    /* One row of layer normalisation, and its gradient by x (dx NULL: only the sums), which also
-     * adds to the sums over rows of dy * x_hat and dy (NULL: not wanted). */
+    /* loops_layer_norm.inc: one row of layer normalisation, and its gradient by x (dx NULL: only
+     * the sums), which also adds to the sums over rows of dy * x_hat and dy (NULL: not wanted). */
     void (*layer_norm)(int64_t d, void *y, const void *x, const void *weight, const void *bias,
                        double eps, double *mean, double *inv_std);
     void (*layer_norm_grad)(int64_t d, void *dx, bool add, double *sum_dyx, double *sum_dy,
