@@ -256,6 +256,8 @@ static const struct exception {
     { "rms_norm", 6, 12, "composed: square, mean, eps, power, two products" },
     { "max_pool1d", 2, 2, "a copy to the order of images" },
     { "avg_pool1d", 2, 2, "a copy to the order of images" },
+    { "adaptive_avg_pool1d", 2, 2, "a copy to the order of images" },
+    { "adaptive_max_pool1d", 13, 15, "the case has windows of two sizes: each is pooled alone" },
     { "dropout2d", 3, 1, "composed: ones, dropout of them, product" },
     { "stochastic_depth", 3, 1, "composed: ones, dropout of them, product" },
     { "embedding", 3, 2, "indices are checked; zeros, then sums" },
