@@ -68,6 +68,7 @@ typedef struct td_entered {
 enum { TD_NOTE_BYTES = 96 };
 
 typedef struct td_engine_init {
+    const char *backend; /* the engine's name */
     int rank, size;
     td_store *store;     /* under the group's own prefix; its waits also fail if a rank has died */
     const char *address; /* of this host, for peers; NULL: unknown */

@@ -130,12 +130,13 @@ static td_status start_engine(td_group *group, const int *ranks)
         td_store *store;
         TD_TRY(td_watched_store_open(group->store, &dist.met, ranks, group->size, &store));
         td_status status = agree(group, store, deadline);
-        td_engine_init init = { .rank = group->rank,
-                                .size = group->size,
-                                .store = store,
-                                .address = dist.met.address[0] ? dist.met.address : NULL,
-                                .timeout = seconds_left(deadline) };
         if (status == TD_OK) {
+            td_engine_init init = { .backend = group->engine_type->name,
+                                    .rank = group->rank,
+                                    .size = group->size,
+                                    .store = store,
+                                    .address = dist.met.address[0] ? dist.met.address : NULL,
+                                    .timeout = seconds_left(deadline) };
             status = group->engine_type->init(&group->engine, &init);
         }
         status = status == TD_OK ? TD_OK : tell_failure(group, store, status);

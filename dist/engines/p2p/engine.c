@@ -197,8 +197,9 @@ static td_p2p_buffer *send_parting(td_p2p_engine *g, int r, td_p2p_parting *part
     return buffer;
 }
 
-void td_p2p_part(td_p2p_engine *g, td_status status, const char *reason)
+void td_p2p_part(void *engine, td_status status, const char *reason)
 {
+    td_p2p_engine *g = engine;
     pthread_mutex_lock(&g->lock);
     bool told = g->parted;
     g->parted = true;
@@ -228,11 +229,6 @@ void td_p2p_part(td_p2p_engine *g, td_status status, const char *reason)
     if (!told) {
         g->api->interrupt(g->p2p, reason);
     }
-}
-
-static void p2p_abort(void *engine, td_status status, const char *reason)
-{
-    td_p2p_part(engine, status, reason);
 }
 
 /* ---- beginning and end ---- */
@@ -364,7 +360,7 @@ static void p2p_destroy(void *engine)
     free(g);
 }
 
-static td_status p2p_init(const char *name, void **engine, const td_engine_init *init)
+static td_status p2p_init(void **engine, const td_engine_init *init)
 {
     td_p2p_engine *g = calloc(1, sizeof *g);
     td_p2p_peer *peers = calloc((size_t)init->size, sizeof *peers);
@@ -377,7 +373,7 @@ static td_status p2p_init(const char *name, void **engine, const td_engine_init 
     g->peers = peers;
     g->rank = init->rank;
     g->size = init->size;
-    g->api = td_p2p_load(name);
+    g->api = td_p2p_load(init->backend);
     td_status status = g->api != NULL ? introduce(g, init->store) : TD_E_UNSUPPORTED;
     if (status == TD_OK) {
         status = open_p2p(g, init);
@@ -396,16 +392,6 @@ static td_status p2p_init(const char *name, void **engine, const td_engine_init 
     }
     *engine = g;
     return TD_OK;
-}
-
-static td_status gloo_init(void **engine, const td_engine_init *init)
-{
-    return p2p_init("gloo", engine, init);
-}
-
-static td_status mpi_init(void **engine, const td_engine_init *init)
-{
-    return p2p_init("mpi", engine, init);
 }
 
 static double p2p_cpu_seconds(void *engine)
@@ -428,34 +414,16 @@ static uint64_t p2p_moved(void *engine)
     return atomic_load(&((td_p2p_engine *)engine)->moved);
 }
 
-static const td_engine_type td_gloo_engine = {
-    .name = "gloo",
-    .init = gloo_init,
-    .run = td_p2p_run,
-    .start = td_p2p_start,
-    .poll = td_p2p_poll,
-    .abort = p2p_abort,
-    .entered = p2p_entered,
-    .look = gloo_look,
-    .cpu_seconds = p2p_cpu_seconds,
-    .moved = p2p_moved,
-    .destroy = p2p_destroy,
-};
-
 /* MPI cannot cancel a transfer, so after a time-out the process ends. */
-static const td_engine_type td_mpi_engine = {
-    .name = "mpi",
-    .cannot_abort = true,
-    .init = mpi_init,
-    .run = td_p2p_run,
-    .start = td_p2p_start,
-    .poll = td_p2p_poll,
-    .abort = p2p_abort,
-    .entered = p2p_entered,
-    .cpu_seconds = p2p_cpu_seconds,
-    .moved = p2p_moved,
-    .destroy = p2p_destroy,
-};
+#define P2P_ENGINE(NAME, CANNOT_ABORT, LOOK)                                                       \
+    {                                                                                              \
+        .name = NAME, .cannot_abort = CANNOT_ABORT, .init = p2p_init, .run = td_p2p_run,           \
+        .start = td_p2p_start, .poll = td_p2p_poll, .abort = td_p2p_part, .entered = p2p_entered,  \
+        .look = LOOK, .cpu_seconds = p2p_cpu_seconds, .moved = p2p_moved, .destroy = p2p_destroy   \
+    }
+
+static const td_engine_type td_gloo_engine = P2P_ENGINE("gloo", false, gloo_look);
+static const td_engine_type td_mpi_engine = P2P_ENGINE("mpi", true, NULL);
 
 const td_engine_type *td_p2p_engine_find(const char *name)
 {

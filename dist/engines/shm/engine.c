@@ -147,11 +147,6 @@ static td_status shm_init(void **engine, const td_engine_init *init)
     return TD_OK;
 }
 
-static void shm_abort(void *engine, td_status status, const char *reason)
-{
-    td_shm_break(engine, status, reason);
-}
-
 static uint64_t shm_moved(void *engine)
 {
     return atomic_load(&((td_shm *)engine)->moved);
@@ -165,7 +160,7 @@ const td_engine_type td_shm_engine = {
     .poll = td_shm_poll,
     .idle = td_shm_idle,
     .nudge = td_shm_nudge,
-    .abort = shm_abort,
+    .abort = td_shm_break,
     .entered = td_shm_last_entered,
     .look = td_shm_look,
     .moved = shm_moved,

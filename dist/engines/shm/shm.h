@@ -141,7 +141,7 @@ static inline char *td_shm_area(const td_shm *shm, int parity, int rank)
 /* ---- wait.c ---- */
 
 /* Breaks the group on all ranks. The first reason stays. */
-void td_shm_break(td_shm *shm, td_status status, const char *reason);
+void td_shm_break(void *engine, td_status status, const char *reason);
 /* Fails if the group is broken. */
 td_status td_shm_check(const td_shm *shm);
 /* Fails, and breaks the group, if a rank has died or left. */

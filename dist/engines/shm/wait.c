@@ -47,8 +47,9 @@ static void futex_wake_all(_Atomic uint32_t *word)
 
 /* ---- breaking ---- */
 
-void td_shm_break(td_shm *shm, td_status status, const char *reason)
+void td_shm_break(void *engine, td_status status, const char *reason)
 {
+    td_shm *shm = engine;
     td_shm_segment *s = shm->segment;
     uint32_t whole = TD_SHM_WHOLE;
     if (atomic_compare_exchange_strong(&s->broken, &whole, TD_SHM_BREAKING)) {
