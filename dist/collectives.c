@@ -14,27 +14,28 @@
 
 static void check_tensor(const td_tensor *t, const char *what)
 {
-    TD_REQUIRE(t != NULL, TD_NOWHERE, "%s: a tensor is NULL", what);
+    TD_REQUIRE(t != NULL, TD_NOWHERE, "td_%s: a tensor is NULL", what);
     td_check_alive(t, TD_NOWHERE);
     TD_REQUIRE(t->step == 0, TD_NOWHERE,
-               "%s: %s belongs to a step; collectives need persistent tensors: td_clone it", what,
-               td_label(t));
-    TD_REQUIRE(td_is_dense(t), TD_NOWHERE, "%s: the elements of %s do not lie side by side", what,
-               td_label(t));
+               "td_%s: %s belongs to a step; collectives need persistent tensors: td_clone it",
+               what, td_label(t));
+    TD_REQUIRE(td_is_dense(t), TD_NOWHERE, "td_%s: the elements of %s do not lie side by side",
+               what, td_label(t));
 }
 
 static void check_op(const td_tensor *t, td_reduction op, const char *what)
 {
-    TD_REQUIRE(op >= TD_SUM && op <= TD_PRODUCT, TD_NOWHERE, "%s: there is no reduction %d", what,
-               (int)op);
+    TD_REQUIRE(op >= TD_SUM && op <= TD_PRODUCT, TD_NOWHERE, "td_%s: there is no reduction %d",
+               what, (int)op);
     TD_REQUIRE(op != TD_AVERAGE || td_is_float(t->dtype), TD_NOWHERE,
-               "%s: averages are for floats, and %s is none; sum it and divide", what, td_label(t));
+               "td_%s: averages are for floats, and %s is none; sum it and divide", what,
+               td_label(t));
 }
 
 static void check_peer(const td_group *group, int peer, const char *what)
 {
     TD_REQUIRE(peer >= 0 && peer < group->size, TD_NOWHERE,
-               "%s: rank %d does not exist in a group of %d", what, peer, group->size);
+               "td_%s: rank %d does not exist in a group of %d", what, peer, group->size);
 }
 
 /* Checks that two tensors have a piece for each rank: both, or one of them. */
@@ -46,18 +47,18 @@ static void check_pieces(int size, const td_kind *kind, const td_tensor *out, co
         TD_REQUIRE(out->dtype == in->dtype && td_numel(out) == td_numel(in) &&
                        td_numel(in) % size == 0,
                    TD_NOWHERE,
-                   "%s: %s and %s must be of one dtype and have the same number of elements, a "
+                   "td_%s: %s and %s must be of one dtype and have the same number of elements, a "
                    "multiple of %d",
                    what, td_label(out), td_label(in), size);
     } else {
-        TD_REQUIRE(out->dtype == in->dtype, TD_NOWHERE, "%s: %s and %s are of different dtypes",
+        TD_REQUIRE(out->dtype == in->dtype, TD_NOWHERE, "td_%s: %s and %s are of different dtypes",
                    what, td_label(out), td_label(in));
         TD_REQUIRE(td_numel(all) == size * td_numel(piece), TD_NOWHERE,
-                   "%s: %s must have %d times the elements of %s, one piece for every rank", what,
-                   td_label(all), size, td_label(piece));
+                   "td_%s: %s must have %d times the elements of %s, one piece for every rank",
+                   what, td_label(all), size, td_label(piece));
     }
     TD_REQUIRE(td_same_device(td_device_of(out), td_device_of(in)), TD_NOWHERE,
-               "%s: %s and %s are on different devices", what, td_label(out), td_label(in));
+               "td_%s: %s and %s are on different devices", what, td_label(out), td_label(in));
 }
 
 /* Runs the collective on the engine of the tensors' device: the group's CPU or device engine. out
@@ -68,8 +69,7 @@ static td_status call(td_group *group, td_collective c, td_tensor *out, const td
 {
     group = td_group_or_world(group);
     const td_kind *kind = td_kind_of(c.kind);
-    char what[32];
-    snprintf(what, sizeof what, "td_%s", kind->name);
+    const char *what = kind->name;
     if (kind->gives == TD_ROOT || kind->takes == TD_ROOT) {
         check_peer(group, c.peer, what);
     }
@@ -159,19 +159,19 @@ static td_group *check_other(td_group *group, int peer, const char *what)
 {
     group = td_group_or_world(group);
     check_peer(group, peer, what);
-    TD_REQUIRE(peer != group->rank, TD_NOWHERE, "%s: rank %d is this rank itself", what, peer);
+    TD_REQUIRE(peer != group->rank, TD_NOWHERE, "td_%s: rank %d is this rank itself", what, peer);
     return group;
 }
 
 td_status td_send(td_group *group, const td_tensor *t, int to, td_work **work)
 {
-    group = check_other(group, to, "td_send");
+    group = check_other(group, to, "send");
     return call(group, (td_collective){ .kind = TD_COLLECTIVE_SEND, .peer = to }, NULL, t, work);
 }
 
 td_status td_recv(td_group *group, td_tensor *t, int from, td_work **work)
 {
-    group = check_other(group, from, "td_recv");
+    group = check_other(group, from, "recv");
     return call(group, (td_collective){ .kind = TD_COLLECTIVE_RECV, .peer = from }, t, NULL, work);
 }
 
