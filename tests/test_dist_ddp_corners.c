@@ -368,10 +368,10 @@ int main(void)
         cmocka_unit_test(test_an_output_that_the_loss_leaves_out),
         cmocka_unit_test(test_names_and_counts_that_differ),
         cmocka_unit_test(test_the_model_stays_the_same_module),
-        cmocka_unit_test(test_the_whole_model_is_asked_for),
         cmocka_unit_test(test_sync_batch_norm_and_data_parallel),
         cmocka_unit_test_setup_teardown(test_buckets_overlap_backward_in_the_trace,
                                         temp_folder_setup, temp_folder_teardown),
+        cmocka_unit_test(test_the_whole_model_is_asked_for), /* last: it starts threads */
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
