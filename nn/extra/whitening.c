@@ -2,6 +2,7 @@
  * uncorrelated and of variance 1. */
 #include "nn/extra/whitening.h"
 #include "nn/internal.h"
+#include "tensor/extend.h"
 
 #include <float.h>
 #include <math.h>
@@ -168,6 +169,7 @@ static void check(const td_tensor *weight, const td_tensor *images, double eps)
                TD_HERE, "td_init_whitening_: images %s do not go with filters %s",
                td_describe(images), td_describe(weight));
     TD_REQUIRE(eps > 0.0, TD_HERE, "td_init_whitening_: eps is %g; it must be positive", eps);
+    td_check_alive(weight, TD_HERE); /* not deferred */
 }
 
 td_status td_init_whitening_(td_tensor *weight, const td_tensor *images, double eps)
