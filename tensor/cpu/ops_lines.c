@@ -1,6 +1,6 @@
-/* Kernels along one dimension: gather, scatter_add, cumsum, prod and its gradient, argsort,
- * triangles. A line is what lies along the dimension. Lines are independent of each other; what is
- * added up within one has a fixed order. */
+/* Kernels along one dimension: gather, scatter_add, cumsum, prod and its gradient, argmax and its
+ * gradient, argsort, triangles. A line is what lies along the dimension. Lines are independent of
+ * each other; what is added up within one has a fixed order. */
 #include "tensor/cpu/ops.h"
 #include "tensor/cpu/ops_walk.h"
 #include "tensor/extend.h"
@@ -168,6 +168,25 @@ void td_cpu_gather(td_tensor *y, const td_tensor *x, const td_tensor *index, int
         }                                                                                          \
     }
 
+/* The first largest; the first NaN counts as larger than all. For integers the second comparison
+ * is always true. */
+#define ARGMAX(T)                                                                                  \
+    static void argmax_##T(const line_job *job, char *const *at, int64_t number)                   \
+    {                                                                                              \
+        (void)number;                                                                              \
+        const T *x = (const T *)(void *)at[1];                                                     \
+        T best = x[0];                                                                             \
+        int64_t found = 0;                                                                         \
+        for (int64_t i = 1; i < job->n && best == best; i++) {                                     \
+            T value = x[i * job->stride[1]];                                                       \
+            if (!(value <= best)) {                                                                \
+                best = value;                                                                      \
+                found = i;                                                                         \
+            }                                                                                      \
+        }                                                                                          \
+        *(int64_t *)(void *)at[0] = found;                                                         \
+    }
+
 /* A stable merge sort of indices, from runs of 1 upwards; NaN is larger than all. */
 #define ARGSORT(T)                                                                                 \
     static bool before_##T(const line_job *job, T a, T b)                                          \
@@ -219,19 +238,27 @@ CUMSUM(float, double)
 CUMSUM(double, double)
 CUMSUM(int64_t, uint64_t)
 CUMSUM(int32_t, uint32_t)
+CUMSUM(uint8_t, uint32_t)
 PROD(float)
 PROD(double)
 PROD_GRAD(float)
 PROD_GRAD(double)
-ARGSORT(float)
-ARGSORT(double)
-ARGSORT(int64_t)
-ARGSORT(int32_t)
-ARGSORT(uint8_t)
+#define OF_EACH_TYPE(KERNEL)                                                                       \
+    KERNEL(float) KERNEL(double) KERNEL(int64_t) KERNEL(int32_t) KERNEL(uint8_t)
+OF_EACH_TYPE(ARGMAX)
+OF_EACH_TYPE(ARGSORT)
 TRIANGLE(uint8_t)
 TRIANGLE(uint16_t)
 TRIANGLE(uint32_t)
 TRIANGLE(uint64_t)
+
+/* The loop of a tensor's type: of floats alone, of integers, too. */
+#define OF_FLOAT(name, t) ((t)->dtype == TD_F32 ? name##_float : name##_double)
+#define OF_TYPE(name, t)                                                                           \
+    (td_is_float((t)->dtype) ? OF_FLOAT(name, t)                                                   \
+     : (t)->dtype == TD_I64  ? name##_int64_t                                                      \
+     : (t)->dtype == TD_I32  ? name##_int32_t                                                      \
+                             : name##_uint8_t)
 
 /* ---- the kernels ---- */
 
@@ -241,17 +268,13 @@ void td_cpu_scatter_add(td_tensor *y, const td_tensor *x, const td_tensor *index
     for (int d = 0; d < y->ndim; d++) {
         lines.shape[d] = index->shape[d];
     }
-    line_job job = { .line = y->dtype == TD_F32 ? scatter_add_float : scatter_add_double };
+    line_job job = { .line = OF_FLOAT(scatter_add, y) };
     run_lines(&job, index->shape[dim], dim, 3, (const td_tensor *[]){ &lines, x, index });
 }
 
 void td_cpu_cumsum(td_tensor *y, const td_tensor *x, int dim, bool backwards)
 {
-    line_job job = { .line = x->dtype == TD_F32   ? cumsum_float
-                             : x->dtype == TD_F64 ? cumsum_double
-                             : x->dtype == TD_I64 ? cumsum_int64_t
-                                                  : cumsum_int32_t,
-                     .flag = backwards };
+    line_job job = { .line = OF_TYPE(cumsum, x), .flag = backwards };
     run_lines(&job, x->shape[dim], dim, 2, (const td_tensor *[]){ y, x });
 }
 
@@ -261,25 +284,36 @@ void td_cpu_prod(td_tensor *y, const td_tensor *x, int dim)
         td_cpu_fill(y, 1.0);
         return;
     }
-    line_job job = { .line = x->dtype == TD_F32 ? prod_float : prod_double };
+    line_job job = { .line = OF_FLOAT(prod, x) };
     run_lines(&job, x->shape[dim], dim, 2, (const td_tensor *[]){ y, x });
 }
 
 void td_cpu_prod_grad(td_tensor *dx, const td_tensor *dy, const td_tensor *x, int dim)
 {
-    line_job job = { .line = x->dtype == TD_F32 ? prod_grad_float : prod_grad_double };
+    line_job job = { .line = OF_FLOAT(prod_grad, x) };
     run_lines(&job, x->shape[dim], dim, 3, (const td_tensor *[]){ dx, dy, x });
+}
+
+void td_cpu_argmax(td_tensor *index, const td_tensor *x, int dim)
+{
+    line_job job = { .line = OF_TYPE(argmax, x) };
+    run_lines(&job, x->shape[dim], dim, 2, (const td_tensor *[]){ index, x });
+}
+
+void td_cpu_argmax_grad(td_tensor *dx, const td_tensor *dy, const td_tensor *index, int dim,
+                        bool accumulate)
+{
+    if (!accumulate) {
+        td_cpu_fill(dx, 0.0);
+    }
+    td_cpu_scatter_add(dx, dy, index, dim);
 }
 
 void td_cpu_argsort(td_tensor *index, const td_tensor *x, int dim, bool descending)
 {
     td_device device = td_device_of(x);
     size_t count = (size_t)td_numel(x) + 1;
-    line_job job = { .line = x->dtype == TD_F32   ? argsort_float
-                             : x->dtype == TD_F64 ? argsort_double
-                             : x->dtype == TD_I64 ? argsort_int64_t
-                             : x->dtype == TD_I32 ? argsort_int32_t
-                                                  : argsort_uint8_t,
+    line_job job = { .line = OF_TYPE(argsort, x),
                      .flag = descending,
                      .scratch = td_scratch(device, 2 * count * sizeof *job.scratch) };
     run_lines(&job, x->shape[dim], dim, 2, (const td_tensor *[]){ index, x });
