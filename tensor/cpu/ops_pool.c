@@ -17,15 +17,15 @@ enum {
 typedef struct pool_job {
     const td_loops *loops;
     td_pool2d_params p;
-    int64_t size;     /* bytes of an element */
-    int64_t h, w;     /* of the images */
-    int64_t oh, ow;   /* of the pooled ones */
-    int64_t run;      /* elements of a pixel: pictures x channels */
-    int64_t piece;    /* elements of a run that are one item of work */
-    int64_t pieces;   /* of a run */
-    char *to;         /* y or dx */
-    const char *from; /* x or dy */
-    uint8_t *index;   /* max pooling */
+    int64_t size;  /* bytes of an element */
+    bool gradient; /* `to` has the images' pixels, `from` the pooled ones; else the reverse */
+    int64_t size_x[2], size_y[2]; /* height and width of the images, and of the pooled ones */
+    int64_t run;                  /* elements of a pixel: pictures x channels */
+    int64_t piece;                /* elements of a run that are one item of work */
+    int64_t pieces;               /* of a run */
+    char *to;                     /* y or dx */
+    const char *from;             /* x or dy */
+    uint8_t *index;               /* max pooling */
     bool accumulate;
     /* with batch normalisation */
     int64_t channels;
@@ -34,7 +34,7 @@ typedef struct pool_job {
     double *sums; /* [items][4][channels] */
 } pool_job;
 
-/* The taps gathered so far for one piece of a run. */
+/* The taps of one piece of a run. */
 typedef struct tap_list {
     td_taps taps;
     const void *row[MAX_TAPS];
@@ -43,11 +43,6 @@ typedef struct tap_list {
     double weight[MAX_TAPS];
 } tap_list;
 
-static void init_list(tap_list *list)
-{
-    list->taps = (td_taps){ 0, list->row, list->index, list->place };
-}
-
 /* What an item of work is: a pixel (of the output) and a piece of its run. */
 typedef struct item {
     int64_t y, x;     /* the pixel */
@@ -55,17 +50,19 @@ typedef struct item {
     int64_t at;       /* offset of the first in `to` */
 } item;
 
-static item item_of(const pool_job *job, int64_t number, int64_t width)
+static item item_of(const pool_job *job, int64_t number)
 {
     int64_t pixel = number / job->pieces, piece = number % job->pieces;
+    int64_t width = job->gradient ? job->size_x[1] : job->size_y[1];
     item it = { .y = pixel / width, .x = pixel % width, .first = piece * job->piece };
     it.n = job->run - it.first < job->piece ? job->run - it.first : job->piece;
     it.at = pixel * job->run + it.first;
     return it;
 }
 
-static void run_pool(pool_job *job, td_device device, int64_t pixels, td_range_fn fn)
+static void run_pool(pool_job *job, td_device device, td_range_fn fn)
 {
+    const int64_t *to = job->gradient ? job->size_x : job->size_y;
     if (job->run == 0) {
         return;
     }
@@ -73,51 +70,106 @@ static void run_pool(pool_job *job, td_device device, int64_t pixels, td_range_f
     job->pieces = (job->run + job->piece - 1) / job->piece;
     int64_t cost = (job->run < job->piece ? job->run : job->piece) * job->p.kernel[0] *
                    job->p.kernel[1] / (job->p.stride[0] * job->p.stride[1]);
-    int64_t items = pixels * job->pieces;
+    int64_t items = to[0] * to[1] * job->pieces;
     td_parallel(device, items, td_item_chunk(items, cost > 0 ? cost : 1), fn, job);
 }
 
-/* ---- windows ---- */
+/* ---- taps ---- */
 
-/* The part [begin, end) of a window along one side that lies in the image. */
-static void clip(int64_t out, int stride, int pad, int kernel, int64_t size, int *begin, int *end)
+/* The part [begin, end) of a window along side k that lies in the image, padding of `beyond` places
+ * included: pixels of the image. */
+static void window_of(const pool_job *job, int k, int64_t out, int64_t beyond, int64_t *begin,
+                      int64_t *end)
 {
-    int64_t start = out * stride - pad;
-    int64_t last = size - start;
-    *begin = start < 0 ? (start < -kernel ? kernel : (int)-start) : 0;
-    *end = last < kernel ? (last < *begin ? *begin : (int)last) : kernel;
+    int64_t first = out * job->p.stride[k] - job->p.pad[k], last = first + job->p.kernel[k];
+    int64_t size = job->size_x[k] + beyond;
+    *begin = first < -beyond ? -beyond : first;
+    *end = last < size ? last : size;
 }
 
-static const char *pixel_of(const pool_job *job, int64_t y, int64_t x, int64_t width, int64_t first)
+/* The windows [begin, end) along side k that a pixel of the image lies in. */
+static void windows_of(const pool_job *job, int k, int64_t pixel, int64_t *begin, int64_t *end)
 {
-    return job->from + ((y * width + x) * job->run + first) * job->size;
+    int64_t stride = job->p.stride[k], last = pixel + job->p.pad[k];
+    int64_t from = last - job->p.kernel[k] + 1; /* the first place a window with it may start at */
+    *begin = from <= 0 ? 0 : (from + stride - 1) / stride;
+    *end = last / stride + 1 < job->size_y[k] ? last / stride + 1 : job->size_y[k];
 }
 
-/* The places of an output pixel's window that lie in the image. */
-static void gather_window(const pool_job *job, const item *it, tap_list *list)
+/* The place of a pixel in a window, along side k. */
+static int64_t place_of(const pool_job *job, int k, int64_t out, int64_t pixel)
 {
-    const td_pool2d_params *p = &job->p;
-    int h0, h1, w0, w1;
-    clip(it->y, p->stride[0], p->pad[0], p->kernel[0], job->h, &h0, &h1);
-    clip(it->x, p->stride[1], p->pad[1], p->kernel[1], job->w, &w0, &w1);
-    init_list(list);
-    for (int kh = h0; kh < h1; kh++) {
-        for (int kw = w0; kw < w1; kw++) {
-            int t = list->taps.count++;
-            list->row[t] = pixel_of(job, it->y * p->stride[0] - p->pad[0] + kh,
-                                    it->x * p->stride[1] - p->pad[1] + kw, job->w, it->first);
-            list->place[t] = (uint8_t)(kh * p->kernel[1] + kw);
+    return pixel + job->p.pad[k] - out * job->p.stride[k];
+}
+
+/* How many places of a window an average divides by. */
+static double average_over(const pool_job *job, int64_t oy, int64_t ox)
+{
+    int64_t out[2] = { oy, ox };
+    double places = 1.0;
+    for (int k = 0; k < 2; k++) {
+        int64_t begin, end;
+        /* PyTorch's rule: padding counts, but not what the last window has beyond it. */
+        window_of(job, k, out[k], job->p.count_include_pad ? job->p.pad[k] : 0, &begin, &end);
+        places *= (double)(end - begin);
+    }
+    return places;
+}
+
+/* sum = or += the weighted taps; of floats, unless the images are f64. */
+static void add_taps(const pool_job *job, const item *it, tap_list *list, double *sum, bool more)
+{
+    job->loops->tap_sum(it->n, sum, &list->taps, list->weight, more);
+    list->taps.count = 0;
+}
+
+/* The taps of an item: of an output pixel the places of its window that lie in the image, of an
+ * input pixel (`gradient`) the windows that it lies in. For averages they are also added up, as
+ * windows may have any number of places; max pooling (sum NULL) has MAX_TAPS at most. */
+static void gather(const pool_job *job, const item *it, tap_list *list, double *sum)
+{
+    const int64_t at[2] = { it->y, it->x }, width = job->gradient ? job->size_y[1] : job->size_x[1];
+    int64_t begin[2], end[2];
+    bool more = false;
+    for (int k = 0; k < 2; k++) {
+        if (job->gradient) {
+            windows_of(job, k, at[k], &begin[k], &end[k]);
+        } else {
+            window_of(job, k, at[k], 0, &begin[k], &end[k]);
         }
     }
+    list->taps = (td_taps){ 0, list->row, list->index, list->place };
+    for (int64_t h = begin[0]; h < end[0]; h++) {
+        for (int64_t w = begin[1]; w < end[1]; w++) {
+            int64_t oy = job->gradient ? h : it->y, ox = job->gradient ? w : it->x;
+            int64_t y = job->gradient ? it->y : h, x = job->gradient ? it->x : w;
+            int64_t pixel = (h * width + w) * job->run + it->first;
+            if (list->taps.count == MAX_TAPS) {
+                add_taps(job, it, list, sum, more);
+                more = true;
+            }
+            int t = list->taps.count++;
+            list->row[t] = job->from + pixel * job->size;
+            list->index[t] = job->index ? job->index + pixel : NULL;
+            list->place[t] =
+                (uint8_t)(place_of(job, 0, oy, y) * job->p.kernel[1] + place_of(job, 1, ox, x));
+            list->weight[t] = sum ? 1.0 / average_over(job, oy, ox) : 0;
+        }
+    }
+    if (sum) {
+        add_taps(job, it, list, sum, more);
+    }
 }
+
+/* ---- pieces of the result ---- */
 
 static void max_pool_range(void *ctx, int64_t begin, int64_t end)
 {
     const pool_job *job = ctx;
     tap_list list;
     for (int64_t i = begin; i < end; i++) {
-        item it = item_of(job, i, job->ow);
-        gather_window(job, &it, &list);
+        item it = item_of(job, i);
+        gather(job, &it, &list, NULL);
         char *y = job->to + it.at * job->size;
         uint8_t *index = job->index ? job->index + it.at : NULL;
         if (job->constants) {
@@ -129,113 +181,16 @@ static void max_pool_range(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/* How many places of a window an average divides by. */
-static double average_over(const pool_job *job, int64_t oy, int64_t ox)
-{
-    const td_pool2d_params *p = &job->p;
-    int64_t out[2] = { oy, ox }, size[2] = { job->h, job->w };
-    double places = 1.0;
-    for (int k = 0; k < 2; k++) {
-        int begin, end;
-        /* PyTorch's rule: padding counts, but not what the last window has beyond it. */
-        int64_t beyond = p->count_include_pad ? p->pad[k] : 0;
-        clip(out[k], p->stride[k], p->pad[k] - (int)beyond, p->kernel[k], size[k] + 2 * beyond,
-             &begin, &end);
-        places *= end - begin;
-    }
-    return places;
-}
-
-/* The weighted sum of an item: taps are gathered, and added up MAX_TAPS at a time. 16 bits are
- * added up in f32, and rounded once. */
-typedef struct weighted_sum {
-    tap_list list;
-    bool started;
-    double sum[PIECE]; /* of floats, unless the images are f64 */
-} weighted_sum;
-
-static void sum_begin(weighted_sum *s)
-{
-    init_list(&s->list);
-    s->started = false;
-}
-
-static void sum_gathered(const pool_job *job, const item *it, weighted_sum *s)
-{
-    job->loops->tap_sum(it->n, s->sum, &s->list.taps, s->list.weight, s->started);
-    s->started = true;
-    s->list.taps.count = 0;
-}
-
-static void sum_tap(const pool_job *job, const item *it, weighted_sum *s, const void *row,
-                    double weight)
-{
-    if (s->list.taps.count == MAX_TAPS) {
-        sum_gathered(job, it, s);
-    }
-    int t = s->list.taps.count++;
-    s->list.row[t] = row;
-    s->list.weight[t] = weight;
-}
-
-static void sum_end(const pool_job *job, const item *it, weighted_sum *s)
-{
-    sum_gathered(job, it, s);
-    job->loops->put_sum(it->n, job->to + it->at * job->size, s->sum, job->accumulate);
-}
-
+/* Averages, and their gradient. 16 bits are added up in f32, and rounded once. */
 static void avg_pool_range(void *ctx, int64_t begin, int64_t end)
 {
     const pool_job *job = ctx;
-    const td_pool2d_params *p = &job->p;
-    weighted_sum sum;
+    tap_list list;
+    double sum[PIECE];
     for (int64_t i = begin; i < end; i++) {
-        item it = item_of(job, i, job->ow);
-        double weight = 1.0 / average_over(job, it.y, it.x);
-        int h0, h1, w0, w1;
-        clip(it.y, p->stride[0], p->pad[0], p->kernel[0], job->h, &h0, &h1);
-        clip(it.x, p->stride[1], p->pad[1], p->kernel[1], job->w, &w0, &w1);
-        sum_begin(&sum);
-        for (int kh = h0; kh < h1; kh++) {
-            for (int kw = w0; kw < w1; kw++) {
-                const char *row = pixel_of(job, it.y * p->stride[0] - p->pad[0] + kh,
-                                           it.x * p->stride[1] - p->pad[1] + kw, job->w, it.first);
-                sum_tap(job, &it, &sum, row, weight);
-            }
-        }
-        sum_end(job, &it, &sum);
-    }
-}
-
-/* ---- gradients ---- */
-
-/* The windows [begin, end) along one side that a pixel lies in. */
-static void windows_of(int64_t pixel, int stride, int pad, int kernel, int64_t count,
-                       int64_t *begin, int64_t *end)
-{
-    int64_t from = pixel + pad - kernel + 1; /* the first place a window with it may start at */
-    *begin = from <= 0 ? 0 : (from + stride - 1) / stride;
-    *end = (pixel + pad) / stride + 1;
-    *end = *end < count ? *end : count;
-}
-
-/* The windows that an input pixel lies in. */
-static void gather_windows(const pool_job *job, const item *it, tap_list *list)
-{
-    const td_pool2d_params *p = &job->p;
-    int64_t h0, h1, w0, w1;
-    windows_of(it->y, p->stride[0], p->pad[0], p->kernel[0], job->oh, &h0, &h1);
-    windows_of(it->x, p->stride[1], p->pad[1], p->kernel[1], job->ow, &w0, &w1);
-    init_list(list);
-    for (int64_t oy = h0; oy < h1; oy++) {
-        for (int64_t ox = w0; ox < w1; ox++) {
-            int t = list->taps.count++;
-            int64_t kh = it->y + p->pad[0] - oy * p->stride[0];
-            int64_t kw = it->x + p->pad[1] - ox * p->stride[1];
-            list->row[t] = pixel_of(job, oy, ox, job->ow, it->first);
-            list->index[t] = job->index + (oy * job->ow + ox) * job->run + it->first;
-            list->place[t] = (uint8_t)(kh * p->kernel[1] + kw);
-        }
+        item it = item_of(job, i);
+        gather(job, &it, &list, sum);
+        job->loops->put_sum(it.n, job->to + it.at * job->size, sum, job->accumulate);
     }
 }
 
@@ -262,8 +217,8 @@ static void max_pool_grad_range(void *ctx, int64_t begin, int64_t end)
     const pool_job *job = ctx;
     tap_list list;
     for (int64_t i = begin; i < end; i++) {
-        item it = item_of(job, i, job->w);
-        gather_windows(job, &it, &list);
+        item it = item_of(job, i);
+        gather(job, &it, &list, NULL);
         job->loops->max_pool_grad(it.n, job->to + it.at * job->size, &list.taps, job->accumulate);
         if (job->sums) {
             add_sums(job, &it, i);
@@ -271,39 +226,19 @@ static void max_pool_grad_range(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-static void avg_pool_grad_range(void *ctx, int64_t begin, int64_t end)
-{
-    const pool_job *job = ctx;
-    const td_pool2d_params *p = &job->p;
-    weighted_sum sum;
-    for (int64_t i = begin; i < end; i++) {
-        item it = item_of(job, i, job->w);
-        int64_t h0, h1, w0, w1;
-        windows_of(it.y, p->stride[0], p->pad[0], p->kernel[0], job->oh, &h0, &h1);
-        windows_of(it.x, p->stride[1], p->pad[1], p->kernel[1], job->ow, &w0, &w1);
-        sum_begin(&sum);
-        for (int64_t oy = h0; oy < h1; oy++) {
-            for (int64_t ox = w0; ox < w1; ox++) {
-                sum_tap(job, &it, &sum, pixel_of(job, oy, ox, job->ow, it.first),
-                        1.0 / average_over(job, oy, ox));
-            }
-        }
-        sum_end(job, &it, &sum);
-    }
-}
-
 /* ---- the kernels ---- */
 
-static pool_job describe(const td_tensor *x, const td_tensor *y, const td_pool2d_params *params)
+/* x: the images, y: the pooled ones; or their gradients, the job then being to find x's. */
+static pool_job describe(const td_tensor *x, const td_tensor *y, const td_pool2d_params *params,
+                         bool gradient)
 {
     return (pool_job){
         .loops = td_loops_of(x->dtype),
         .p = *params,
+        .gradient = gradient,
         .size = (int64_t)td_dtype_size(x->dtype),
-        .h = x->shape[2],
-        .w = x->shape[3],
-        .oh = y->shape[2],
-        .ow = y->shape[3],
+        .size_x = { x->shape[2], x->shape[3] },
+        .size_y = { y->shape[2], y->shape[3] },
         .run = x->shape[0] * x->shape[1],
     };
 }
@@ -312,11 +247,11 @@ void td_cpu_max_pool2d(td_tensor *y, td_tensor *index, const td_tensor *x,
                        const td_pool2d_params *params)
 {
     td_staged sy, sindex, sx;
-    pool_job job = describe(x, y, params);
+    pool_job job = describe(x, y, params, false);
     job.from = td_stage_in(&sx, x, TD_IMAGE);
     job.to = td_stage_out(&sy, y, TD_IMAGE, false);
     job.index = td_stage_out(&sindex, index, TD_IMAGE, false);
-    run_pool(&job, td_device_of(y), job.oh * job.ow, max_pool_range);
+    run_pool(&job, td_device_of(y), max_pool_range);
     td_stage_end(&sindex);
     td_stage_end(&sy);
     td_stage_end(&sx);
@@ -326,13 +261,13 @@ void td_cpu_max_pool2d_grad(td_tensor *dx, const td_tensor *dy, const td_tensor 
                             const td_pool2d_params *params, bool accumulate)
 {
     td_staged sdx, sdy, sindex;
-    pool_job job = describe(dx, dy, params);
+    pool_job job = describe(dx, dy, params, true);
     job.from = td_stage_in(&sdy, dy, TD_IMAGE);
     job.to = td_stage_out(&sdx, dx, TD_IMAGE, accumulate);
     td_stage_in(&sindex, index, TD_IMAGE);
     job.index = td_ptr(sindex.tensor);
     job.accumulate = accumulate;
-    run_pool(&job, td_device_of(dx), job.h * job.w, max_pool_grad_range);
+    run_pool(&job, td_device_of(dx), max_pool_grad_range);
     td_stage_end(&sindex);
     td_stage_end(&sdx);
     td_stage_end(&sdy);
@@ -341,10 +276,10 @@ void td_cpu_max_pool2d_grad(td_tensor *dx, const td_tensor *dy, const td_tensor 
 void td_cpu_avg_pool2d(td_tensor *y, const td_tensor *x, const td_pool2d_params *params)
 {
     td_staged sy, sx;
-    pool_job job = describe(x, y, params);
+    pool_job job = describe(x, y, params, false);
     job.from = td_stage_in(&sx, x, TD_IMAGE);
     job.to = td_stage_out(&sy, y, TD_IMAGE, false);
-    run_pool(&job, td_device_of(y), job.oh * job.ow, avg_pool_range);
+    run_pool(&job, td_device_of(y), avg_pool_range);
     td_stage_end(&sy);
     td_stage_end(&sx);
 }
@@ -353,11 +288,11 @@ void td_cpu_avg_pool2d_grad(td_tensor *dx, const td_tensor *dy, const td_pool2d_
                             bool accumulate)
 {
     td_staged sdx, sdy;
-    pool_job job = describe(dx, dy, params);
+    pool_job job = describe(dx, dy, params, true);
     job.from = td_stage_in(&sdy, dy, TD_IMAGE);
     job.to = td_stage_out(&sdx, dx, TD_IMAGE, accumulate);
     job.accumulate = accumulate;
-    run_pool(&job, td_device_of(dx), job.h * job.w, avg_pool_grad_range);
+    run_pool(&job, td_device_of(dx), avg_pool_range);
     td_stage_end(&sdx);
     td_stage_end(&sdy);
 }
@@ -375,14 +310,14 @@ void td_pool_normalized(td_tensor *y, td_tensor *index, const td_tensor *x, cons
                         const td_pool2d_params *params, const td_norm_constants *constants)
 {
     td_staged sy, sindex;
-    pool_job job = describe(x, y, params);
+    pool_job job = describe(x, y, params, false);
     job.from = x_data;
     job.to = td_stage_out(&sy, y, TD_IMAGE, false);
     job.index = td_stage_out(&sindex, index, TD_IMAGE, false);
     job.channels = x->shape[1];
     job.constants = constants;
     job.piece = row_piece(PIECE, job.channels);
-    run_pool(&job, td_device_of(y), job.oh * job.ow, max_pool_range);
+    run_pool(&job, td_device_of(y), max_pool_range);
     td_stage_end(&sindex);
     td_stage_end(&sy);
 }
@@ -393,7 +328,7 @@ void td_pool_grad_and_sums(void *g, const td_tensor *dy, const td_tensor *index,
 {
     td_device device = td_device_of(x);
     td_staged sdy, sindex;
-    pool_job job = describe(x, dy, params);
+    pool_job job = describe(x, dy, params, true);
     job.from = td_stage_in(&sdy, dy, TD_IMAGE);
     job.to = g;
     td_stage_in(&sindex, index, TD_IMAGE);
@@ -402,9 +337,10 @@ void td_pool_grad_and_sums(void *g, const td_tensor *dy, const td_tensor *index,
     job.constants = constants;
     job.x = x_data;
     job.piece = row_piece(4 * PIECE, job.channels);
-    int64_t items = job.h * job.w * ((job.run + job.piece - 1) / job.piece), count = job.channels;
+    int64_t items = job.size_x[0] * job.size_x[1] * ((job.run + job.piece - 1) / job.piece),
+            count = job.channels;
     job.sums = td_scratch(device, (size_t)(items * 4 * count) * sizeof *job.sums);
-    run_pool(&job, device, job.h * job.w, max_pool_grad_range);
+    run_pool(&job, device, max_pool_grad_range);
     memset(sums, 0, (size_t)(2 * count) * sizeof *sums);
     for (int64_t i = 0; i < items; i++) {
         for (int64_t c = 0; c < 2 * count; c++) {
