@@ -39,7 +39,7 @@ typedef struct copy_job {
         ((type *)y)[i * sy] = ((const type *)x)[i * sx];                                           \
     }
 
-static void copy_run(size_t size, int64_t n, void *y, int64_t sy, const void *x, int64_t sx)
+void td_copy_run(size_t size, int64_t n, void *y, int64_t sy, const void *x, int64_t sx)
 {
     if (sy == 1 && sx == 1) {
         memcpy(y, x, (size_t)n * size);
@@ -127,7 +127,7 @@ static void copy_range(void *ctx, int64_t begin, int64_t end)
         char *y = job->y + c.offset[0] * (int64_t)y_size;
         const char *x = job->x + c.offset[1] * (int64_t)x_size;
         if (job->y_dtype == job->x_dtype) {
-            copy_run(y_size, n, y, job->walk.stride[0][0], x, job->walk.stride[1][0]);
+            td_copy_run(y_size, n, y, job->walk.stride[0][0], x, job->walk.stride[1][0]);
         } else {
             convert_run(job, n, y, x);
         }

@@ -61,8 +61,8 @@ static void integer_compare_loop(const element_job *job, const td_loops *loops, 
     td_integer_compare_loop((td_compare_op)job->op, job->dtype)(n, at[0], at[1], at[2]);
 }
 
-/* For each size of an element: a choice, and a copy between strides. */
-#define OF_SIZE(W)                                                                                 \
+/* For each size of an element. */
+#define CHOOSE(W)                                                                                  \
     static void choose_##W(const element_job *job, const td_loops *loops, int64_t n,               \
                            void *const *at)                                                        \
     {                                                                                              \
@@ -74,30 +74,11 @@ static void integer_compare_loop(const element_job *job, const td_loops *loops, 
             W yes = a[i], no = b[i];                                                               \
             y[i] = condition[i] != 0 ? yes : no;                                                   \
         }                                                                                          \
-    }                                                                                              \
-                                                                                                   \
-    static void copy_##W(int64_t n, void *to_v, int64_t to_stride, const void *from_v,             \
-                         int64_t from_stride)                                                      \
-    {                                                                                              \
-        W *restrict to = to_v;                                                                     \
-        const W *restrict from = from_v;                                                           \
-        for (int64_t i = 0; i < n; i++) {                                                          \
-            to[i * to_stride] = from[i * from_stride];                                             \
-        }                                                                                          \
     }
-OF_SIZE(uint8_t)
-OF_SIZE(uint16_t)
-OF_SIZE(uint32_t)
-OF_SIZE(uint64_t)
-
-static void copy(int64_t size, int64_t n, void *to, int64_t to_stride, const void *from,
-                 int64_t from_stride)
-{
-    (size == 1   ? copy_uint8_t
-     : size == 2 ? copy_uint16_t
-     : size == 4 ? copy_uint32_t
-                 : copy_uint64_t)(n, to, to_stride, from, from_stride);
-}
+CHOOSE(uint8_t)
+CHOOSE(uint16_t)
+CHOOSE(uint32_t)
+CHOOSE(uint64_t)
 
 typedef struct element_buffer {
     _Alignas(64) char at[TD_HALF_PIECE * sizeof(double)];
@@ -116,7 +97,7 @@ static void *take(const element_job *job, int k, int64_t n, void *from, int64_t 
         if (stride == 1) {
             return from;
         }
-        copy(job->size[k], n, buffer->at, 1, from, stride);
+        td_copy_run((size_t)job->size[k], n, buffer->at, 1, from, stride);
     } else if (job->dtype == TD_BF16 && stride == 1) {
         td_loops_of(TD_BF16)->widen(n, (float *)buffer->at, from);
     } else {
@@ -130,7 +111,7 @@ static void put(const element_job *job, int64_t n, void *to, int64_t stride,
                 const element_buffer *buffer)
 {
     if (!is_half(job, 0)) {
-        copy(job->size[0], n, to, stride, buffer->at, 1);
+        td_copy_run((size_t)job->size[0], n, to, stride, buffer->at, 1);
     } else if (job->dtype == TD_BF16 && stride == 1) {
         td_loops_of(TD_BF16)->narrow(n, to, (const float *)buffer->at);
     } else {

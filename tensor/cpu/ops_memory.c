@@ -28,14 +28,8 @@ typedef struct fill_job {
     do {                                                                                           \
         type *y = (type *)job->y + c.offset[0];                                                    \
         type value = job->value.member;                                                            \
-        if (stride == 1) {                                                                         \
-            for (int64_t i = 0; i < n; i++) {                                                      \
-                y[i] = value;                                                                      \
-            }                                                                                      \
-        } else {                                                                                   \
-            for (int64_t i = 0; i < n; i++) {                                                      \
-                y[i * stride] = value;                                                             \
-            }                                                                                      \
+        for (int64_t i = 0; i < n; i++) {                                                          \
+            y[i * stride] = value;                                                                 \
         }                                                                                          \
     } while (0)
 

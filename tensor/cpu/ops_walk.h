@@ -49,6 +49,9 @@ void td_parallel(td_device device, int64_t count, int64_t chunk, td_range_fn fn,
 void td_parallel_backwards(td_device device, int64_t count, int64_t chunk, td_range_fn fn,
                            void *ctx);
 
+/* y[i*sy] = x[i*sx] for i < n, elements of `size` bytes. */
+void td_copy_run(size_t size, int64_t n, void *y, int64_t sy, const void *x, int64_t sx);
+
 /* The chunk for work that costs about an element's copy per element. */
 static inline int64_t td_element_chunk(int64_t count)
 {
