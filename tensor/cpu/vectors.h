@@ -37,30 +37,34 @@
 #define TD_KEEP(vector) (void)(vector)
 #endif
 
-/* ---- portable ---- */
-
-typedef float f32x4 __attribute__((vector_size(16)));
-typedef double f64x2 __attribute__((vector_size(16)));
-
-/* Defines the seven vector operations of gemm_kernel.inc for a generic vector type. */
-#define GENERIC_OPS(name, elem, vec, lanes)                                                        \
-    OP vec name##_load(const elem *p)                                                              \
+/* Operations that the compiler knows of every vector type. */
+#define VECTOR_OPS(name, elem, vec, target)                                                        \
+    OP target vec name##_load(const elem *p)                                                       \
     {                                                                                              \
         vec v;                                                                                     \
         memcpy(&v, p, sizeof v);                                                                   \
         return v;                                                                                  \
     }                                                                                              \
-    OP void name##_store(elem *p, vec v)                                                           \
+    OP target void name##_store(elem *p, vec v)                                                    \
     {                                                                                              \
         memcpy(p, &v, sizeof v);                                                                   \
     }                                                                                              \
+    OP target vec name##_set1(elem x)                                                              \
+    {                                                                                              \
+        return x - (vec){ 0 };                                                                     \
+    }
+
+/* ---- portable ---- */
+
+typedef float f32x4 __attribute__((vector_size(16)));
+typedef double f64x2 __attribute__((vector_size(16)));
+
+/* The other four for a generic vector type. */
+#define GENERIC_OPS(name, elem, vec, lanes)                                                        \
+    VECTOR_OPS(name, elem, vec, )                                                                  \
     OP void name##_store_past(elem *p, vec v)                                                      \
     {                                                                                              \
         name##_store(p, v);                                                                        \
-    }                                                                                              \
-    OP vec name##_set1(elem x)                                                                     \
-    {                                                                                              \
-        return x - (vec){ 0 };                                                                     \
     }                                                                                              \
     OP vec name##_fma(vec a, vec b, vec c)                                                         \
     {                                                                                              \
@@ -93,25 +97,12 @@ GENERIC_OPS(f64, double, f64x2, 2)
 
 /* ---- AVX2 ---- */
 
-OP TD_TARGET_AVX2 __m256 avx2_load(const float *p)
-{
-    return _mm256_loadu_ps(p);
-}
+VECTOR_OPS(avx2, float, __m256, TD_TARGET_AVX2)
 
 /* As store, past the caches; p is a multiple of the vector's size. */
 OP TD_TARGET_AVX2 void avx2_store_past(float *p, __m256 v)
 {
     _mm256_stream_ps(p, v);
-}
-
-OP TD_TARGET_AVX2 void avx2_store(float *p, __m256 v)
-{
-    _mm256_storeu_ps(p, v);
-}
-
-OP TD_TARGET_AVX2 __m256 avx2_set1(float x)
-{
-    return _mm256_set1_ps(x);
 }
 
 OP TD_TARGET_AVX2 __m256 avx2_fma(__m256 a, __m256 b, __m256 c)
@@ -158,24 +149,11 @@ OP TD_TARGET_AVX2 __m256 avx2_permute(__m256 v, __m256i index)
 
 /* ---- AVX-512 ---- */
 
-OP TD_TARGET_AVX512 __m512 avx512_load(const float *p)
-{
-    return _mm512_loadu_ps(p);
-}
+VECTOR_OPS(avx512, float, __m512, TD_TARGET_AVX512)
 
 OP TD_TARGET_AVX512 void avx512_store_past(float *p, __m512 v)
 {
     _mm512_stream_ps(p, v);
-}
-
-OP TD_TARGET_AVX512 void avx512_store(float *p, __m512 v)
-{
-    _mm512_storeu_ps(p, v);
-}
-
-OP TD_TARGET_AVX512 __m512 avx512_set1(float x)
-{
-    return _mm512_set1_ps(x);
 }
 
 OP TD_TARGET_AVX512 __m512 avx512_fma(__m512 a, __m512 b, __m512 c)
@@ -196,44 +174,6 @@ OP TD_TARGET_AVX512 __m512 avx512_load_n(const float *p, int n)
 OP TD_TARGET_AVX512 void avx512_store_n(float *p, __m512 v, int n)
 {
     _mm512_mask_storeu_ps(p, avx512_mask(n), v);
-}
-
-/* Half vectors; only with masks for any number of lanes. */
-
-OP TD_TARGET_AVX512 __m256 avx512_half_load(const float *p)
-{
-    return _mm256_loadu_ps(p);
-}
-
-/* For completeness: half vectors are partial ones, which are never stored so. */
-OP TD_TARGET_AVX512 void avx512_half_store_past(float *p, __m256 v)
-{
-    _mm256_stream_ps(p, v);
-}
-
-OP TD_TARGET_AVX512 void avx512_half_store(float *p, __m256 v)
-{
-    _mm256_storeu_ps(p, v);
-}
-
-OP TD_TARGET_AVX512 __m256 avx512_half_set1(float x)
-{
-    return _mm256_set1_ps(x);
-}
-
-OP TD_TARGET_AVX512 __m256 avx512_half_fma(__m256 a, __m256 b, __m256 c)
-{
-    return _mm256_fmadd_ps(a, b, c);
-}
-
-OP TD_TARGET_AVX512 __m256 avx512_half_load_n(const float *p, int n)
-{
-    return _mm256_maskz_loadu_ps((__mmask8)avx512_mask(n), p);
-}
-
-OP TD_TARGET_AVX512 void avx512_half_store_n(float *p, __m256 v, int n)
-{
-    _mm256_mask_storeu_ps(p, (__mmask8)avx512_mask(n), v);
 }
 
 OP TD_TARGET_AVX512 __m512i avx512_load_index(const int32_t *p)
