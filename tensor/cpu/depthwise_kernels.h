@@ -6,11 +6,8 @@
 #include "tensor/cpu/gemm_kernels.h"
 
 enum {
-    TD_DEPTHWISE_COLUMNS = 64,   /* at most, in a call of `sums` */
-    TD_DEPTHWISE_BESIDE = 7,     /* taps of a row, at most, that are computed together */
-    TD_DEPTHWISE_PATCH_TAPS = 3, /* `patch` is for 3x3 taps */
-    TD_DEPTHWISE_PATCH_DY = 2,   /* over 2x2 pixels of dy, */
-    TD_DEPTHWISE_PATCH_X = 5,    /* which meet 4x4 pixels of x, or 5x5 at stride 2 */
+    TD_DEPTHWISE_COLUMNS = 64, /* at most, in a call of `sums` */
+    TD_DEPTHWISE_BESIDE = 7,   /* taps of a row, at most, that are computed together */
 };
 
 /* y[r][j] = (accumulate ? y[r][j] : 0) + (bias ? bias[i] : 0) + sum over taps of x[r][j] * w[i],
@@ -33,15 +30,6 @@ typedef struct td_depthwise_block {
     bool accumulate;
 } td_depthwise_block;
 
-/* Some pictures of a patch of pixels of dy, and of those of x that it meets. */
-typedef struct td_depthwise_patch {
-    const void *x[TD_DEPTHWISE_PATCH_X][TD_DEPTHWISE_PATCH_X];
-    const void *dy[TD_DEPTHWISE_PATCH_DY][TD_DEPTHWISE_PATCH_DY];
-    int64_t stride;         /* of pixels: 1 or 2 */
-    int64_t pictures, step; /* elements from picture to picture */
-    int64_t columns;        /* TD_DEPTHWISE_COLUMNS at most */
-} td_depthwise_patch;
-
 typedef struct td_depthwise_kernels {
     size_t size; /* bytes of an element */
 
@@ -50,10 +38,6 @@ typedef struct td_depthwise_kernels {
     /* sum[j] = the sum over terms and their k rows of a[r][j] * b[r][j], j < columns, at most
      * TD_DEPTHWISE_COLUMNS; rows are `step` apart. */
     void (*sums)(void *sum, const td_gemm_term *terms, int count, int64_t step, int64_t columns);
-
-    /* Adds to sum[(i*3 + j)*TD_DEPTHWISE_COLUMNS + c], of tap j of row i; of whole vectors. NULL:
-     * not made. */
-    void (*patch)(float *sum, const td_depthwise_patch *patch);
 } td_depthwise_kernels;
 
 /* For TD_F32 or TD_F64, on the instruction set in use. */
