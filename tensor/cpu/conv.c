@@ -27,6 +27,15 @@ int64_t td_conv_tap_meets(const td_conv_axis *axis, int tap)
     return last >= first ? last - first + 1 : 0;
 }
 
+int64_t td_conv_meetings(const td_conv_axis *axis)
+{
+    int64_t count = 0;
+    for (int tap = 0; tap < axis->kernel; tap++) {
+        count += td_conv_tap_meets(axis, tap);
+    }
+    return count;
+}
+
 td_conv_taps td_conv_taps_make(const td_conv_axis *axis, bool backward, td_conv_space *space)
 {
     td_conv_taps taps = { .size = backward ? axis->in : axis->out, .kernel = axis->kernel };

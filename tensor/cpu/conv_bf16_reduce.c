@@ -24,19 +24,6 @@ enum {
 
 /* ---- the plan ---- */
 
-/* How many (pixel, tap) of a row meet a pixel of x. */
-static int64_t meetings(const td_conv_axis *axis)
-{
-    int64_t count = 0;
-    for (int64_t o = 0; o < axis->out; o++) {
-        for (int tap = 0; tap < axis->kernel; tap++) {
-            int64_t in = o * axis->stride - axis->pad + (int64_t)tap * axis->dilation;
-            count += in >= 0 && in < axis->in;
-        }
-    }
-    return count;
-}
-
 /* The rows of x that `rows` rows of y reach over. */
 static int64_t reach(const td_bf16_reduce *p, int64_t rows)
 {
@@ -108,7 +95,7 @@ static void make_plan(td_bf16_reduce *p, const td_conv2d_call *call, td_conv_spa
     p->w = td_conv_taps_make(w, false, space);
     p->used_h = td_conv_take(space, p->problem.h.in);
     p->used_w = td_conv_take(space, w->in);
-    int64_t by_pixel = td_divide_up(p->problem.n, TD_BF16_BLOCK) * meetings(w);
+    int64_t by_pixel = td_divide_up(p->problem.n, TD_BF16_BLOCK) * td_conv_meetings(w);
     int64_t by_row = td_divide_up(p->problem.n * w->out, TD_BF16_BLOCK) * w->kernel;
     p->whole_rows = by_row + by_row / 8 < by_pixel; /* an eighth for the packing of several x */
     p->planes = p->whole_rows ? w->kernel : 1;

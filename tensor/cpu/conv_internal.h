@@ -13,8 +13,9 @@ typedef struct td_conv_axis {
     int kernel, stride, pad, dilation;
 } td_conv_axis;
 
-/* How many pixels of y meet the tap. */
+/* How many pixels of y meet the tap; and the sum over all taps. */
 int64_t td_conv_tap_meets(const td_conv_axis *axis, int tap);
+int64_t td_conv_meetings(const td_conv_axis *axis);
 
 /* Element (n, c, h, w) of a picture lies at h*row + w*column + n*image + c. */
 typedef struct td_conv_strides {

@@ -337,19 +337,6 @@ bool td_wino_possible(const td_conv2d_desc *d)
            d->pad_h == d->pad_w && d->pad_h < TD_WINO_TAPS && d->groups == 1 && d->n > 0;
 }
 
-/* Pairs (pixel, tap) along one axis that meet the picture. */
-static int64_t met(int64_t in, int64_t out, int64_t pad)
-{
-    int64_t count = 0;
-    for (int64_t o = 0; o < out; o++) {
-        for (int64_t tap = 0; tap < TD_WINO_TAPS; tap++) {
-            int64_t i = o - pad + tap;
-            count += i >= 0 && i < in;
-        }
-    }
-    return count;
-}
-
 /*
  * The transform multiplies 36 times for each tile, the direct way once for each tap that meets the
  * picture. What that saves must pay for the transforms: of pixels, which need some channels to
@@ -358,7 +345,8 @@ static int64_t met(int64_t in, int64_t out, int64_t pad)
  */
 bool td_wino_wins(const td_conv2d_desc *d, td_conv2d_pass pass)
 {
-    double direct = (double)met(d->ih, d->oh, d->pad_h) * (double)met(d->iw, d->ow, d->pad_w);
+    td_conv_problem p = td_conv_problem_of(d);
+    double direct = (double)td_conv_meetings(&p.h) * (double)td_conv_meetings(&p.w);
     int64_t h = pass == TD_CONV2D_BACKWARD_DATA ? d->ih : d->oh;
     int64_t w = pass == TD_CONV2D_BACKWARD_DATA ? d->iw : d->ow;
     double tiles = (double)(td_divide_up(h, TD_WINO_OUT) * td_divide_up(w, TD_WINO_OUT));
