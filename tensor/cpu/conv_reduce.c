@@ -24,6 +24,25 @@ static int64_t size_of(const td_reduce_plan *p)
 
 /* ---- rows ---- */
 
+/* Rows of x beside rows of dy, as terms of a product: runs that go on in equal steps. */
+typedef struct run_list {
+    td_gemm_term terms[TD_REDUCE_ROWS];
+    int count;
+    int64_t x_step, dy_step; /* bytes */
+} run_list;
+
+/* Adds k rows, to the last run if that ends here. */
+static void add_run(run_list *runs, const char *x, const char *dy, int64_t k)
+{
+    td_gemm_term *last = runs->count > 0 ? &runs->terms[runs->count - 1] : NULL;
+    if (last && (const char *)last->a + last->k * runs->x_step == x &&
+        (const char *)last->b + last->k * runs->dy_step == dy) {
+        last->k += k;
+    } else {
+        runs->terms[runs->count++] = (td_gemm_term){ x, dy, k };
+    }
+}
+
 /* Rows of dy from `row` on. `dy`: where the block's first row is, and how far apart they are. */
 typedef struct row_block {
     int64_t row, end;
@@ -33,7 +52,7 @@ typedef struct row_block {
 
 /* The rows of a block that meet a tap. */
 static void find_runs(const td_reduce_plan *p, const row_block *b, int64_t x_channel, int kh,
-                      int kw, td_run_list *runs)
+                      int kw, run_list *runs)
 {
     const td_conv_problem *problem = p->problem;
     int64_t n = problem->n, size = size_of(p), width = p->w.size, k;
@@ -56,8 +75,8 @@ static void find_runs(const td_reduce_plan *p, const row_block *b, int64_t x_cha
         int64_t x = h * problem->x.row +
                     p->w.source[column * p->w.kernel + kw] * problem->x.column +
                     image * problem->x.image + x_channel;
-        td_run_add(runs, (const char *)p->reduce->x + x * size,
-                   b->dy + (row - b->row) * b->dy_row * size, k);
+        add_run(runs, (const char *)p->reduce->x + x * size,
+                b->dy + (row - b->row) * b->dy_row * size, k);
     }
 }
 
@@ -86,7 +105,7 @@ typedef struct work {
     char *dw;
     bool overwrites;
     int64_t a_row[TD_REDUCE_TILE + 16], c_row[TD_REDUCE_TILE + 16];
-    td_run_list runs;
+    run_list runs;
     const char *next_x, *next_dy; /* of the next block, what is still to be fetched; or NULL */
     int64_t x_share, dy_share;    /* bytes */
     _Alignas(64) char packed[TD_REDUCE_ROWS * TD_GEMM_MAX_PANEL_BYTES];
@@ -301,7 +320,7 @@ void td_conv_reduce_run(td_pool *pool, const td_conv_reduce *reduce, void *works
         pool = NULL;
     }
     if (p.blocks > 0) {
-        td_pool_run(pool, p.spans * p.pieces, p.few ? td_reduce_few_task : span_task, &p);
+        td_pool_run(pool, p.spans * p.pieces, span_task, &p);
     }
     for (int kh = 0; p.rows == 0 && kh < p.h.kernel; kh++) { /* without pictures no tap meets any */
         p.h.rank[kh] = -1;

@@ -84,22 +84,6 @@ static void cut(td_reduce_plan *p, int64_t bytes_read)
                  problem->groups == 1 && bytes_read >= FETCH_BYTES;
 }
 
-/* Of x with few channels: pieces of the blocks, of which each adds up all taps. */
-static void cut_few(td_reduce_plan *p, td_conv_space *space)
-{
-    td_conv_classes_make(&p->classes, p->problem, false, space);
-    td_conv_classes_take(&p->classes, TD_REDUCE_ROWS, 1, space);
-    int64_t pieces = td_divide_up(WANTED_TASKS, p->panels);
-    pieces = td_min64(pieces, td_divide_up(p->blocks, LEAST_BLOCKS));
-    p->pieces = pieces > 1 ? pieces : 1;
-    p->spans = p->panels;
-    if (space->base) {
-        td_conv_classes_cut(&p->classes);
-        p->blocks = p->classes.blocks;
-    }
-    p->per_piece = td_divide_up(p->blocks, p->pieces);
-}
-
 td_reduce_plan td_reduce_plan_make(const td_conv_reduce *reduce, td_conv_space *space)
 {
     const td_conv_problem *problem = reduce->problem;
@@ -111,15 +95,9 @@ td_reduce_plan td_reduce_plan_make(const td_conv_reduce *reduce, td_conv_space *
     p.blocks = td_divide_up(p.rows, TD_REDUCE_ROWS);
     p.dw_size = taps_of(&p) * problem->ic * problem->oc_all;
     p.panels = td_divide_up(problem->oc, problem->kernels->panel);
-    p.few = problem->groups == 1 && problem->ic < problem->kernels->rows && taps_of(&p) > 1 &&
-            problem->ic * taps_of(&p) <= TD_REDUCE_FEW_ROWS && p.rows > 0;
     int64_t x = problem->h.in * problem->w.in * problem->ic, y = p.h.size * p.w.size * problem->oc;
-    if (p.few) {
-        cut_few(&p, space);
-    } else {
-        cut(&p, problem->n * problem->groups * (x + y) * size_of(&p));
-    }
-    if (p.pieces > 1 || p.few) {
+    cut(&p, problem->n * problem->groups * (x + y) * size_of(&p));
+    if (p.pieces > 1) {
         p.partial = td_conv_take(space, p.pieces * p.dw_size * size_of(&p));
     }
     return p;
