@@ -135,6 +135,7 @@ static TD_TARGET_AVX512_BF16 void vector_block(const td_gemm_block *g)
 
 static const td_gemm_kernels vector_kernels = {
     .panel = SIZE,
+    .lanes = 16,
     .rows = FULL_ROWS,
     .size = sizeof(td_bf16),
     .pairs = PAIRS,
@@ -333,6 +334,7 @@ static TD_TARGET_AMX void tiles_end(void)
 
 static const td_gemm_kernels tile_kernels = {
     .panel = SIZE,
+    .lanes = 16,
     .rows = SIZE,
     .size = sizeof(td_bf16),
     .pairs = PAIRS,

@@ -135,7 +135,9 @@ static td_conv_problem view_of(const td_conv2d_desc *d)
     if (depthwise(d)) {
         return td_conv_problem_of(d);
     }
-    return without_space(d);
+    td_conv_problem p = without_space(d);
+    p.sharing = td_conv_groups_sharing(&p);
+    return p;
 }
 
 typedef enum way {

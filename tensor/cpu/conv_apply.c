@@ -95,7 +95,7 @@ static int find_terms(sum *s, const td_apply_place *at, int64_t b_row)
 /* Has the product of a panel make its share of the statistics. */
 static void add_stats(const sum *s, const td_apply_place *at, td_gemm_block *product)
 {
-    int64_t channels = s->plan->problem->groups * s->plan->to_channels;
+    int64_t channels = s->plan->groups * s->plan->to_channels;
     product->sums = s->block->stats + at->to;
     product->squares = product->sums + channels;
     memset(product->sums, 0, (size_t)at->n * sizeof(double));
@@ -129,7 +129,13 @@ static void add_up(sum *s, bool all)
         if (s->block->stats) {
             add_stats(s, &at, &product);
         }
-        kernels->block(&product);
+        if (p->problem->sharing > 0) {
+            td_gemm_lanes lanes = p->lanes; /* the last group may have fewer channels */
+            lanes.window = (int)(product.n * p->from_channels / p->to_channels);
+            kernels->grouped(&product, &lanes);
+        } else {
+            kernels->block(&product);
+        }
     }
     s->started = true;
     s->count = 0;
@@ -206,7 +212,7 @@ static void class_task(const td_apply_plan *p, int64_t index, int64_t panel, int
     block.kh = block.kw = 0;
     block.kh_end = p->problem->h.kernel;
     block.kw_end = p->problem->w.kernel;
-    block.stats = p->partial ? p->partial + index * 2 * p->problem->groups * p->to_channels : NULL;
+    block.stats = p->partial ? p->partial + index * 2 * p->groups * p->to_channels : NULL;
     td_conv_class_rows(&p->classes, c, b->first, block.rows, &p->from, &p->to, block.a_row,
                        block.c_row);
     for (int64_t next; panel < end; panel = next) {
@@ -288,7 +294,7 @@ static void task(void *ctx, int64_t task)
 static void stats_task(void *ctx, int64_t task)
 {
     const td_apply_plan *p = ctx;
-    int64_t count = 2 * p->problem->groups * p->to_channels;
+    int64_t count = 2 * p->groups * p->to_channels;
     int64_t begin = task * STATS, end = td_min64(count, begin + STATS);
     double *to = p->apply->mixed->stats;
     memset(to + begin, 0, (size_t)(end - begin) * sizeof *to);
@@ -313,8 +319,7 @@ void td_conv_apply_run(td_pool *pool, const td_conv_apply *apply, void *workspac
     td_conv_space space = { .base = workspace };
     td_apply_plan p = td_apply_plan_make(apply, &space);
     const td_conv_taps *h = &p.classes.h.taps, *w = &p.classes.w.taps;
-    double weights =
-        (double)(p.depth * p.to_channels * apply->problem->groups) * (double)(h->alive * w->alive);
+    double weights = (double)(p.depth * p.to_channels * p.groups) * (double)(h->alive * w->alive);
     double rows = (double)(h->size * w->size) * (double)apply->problem->n;
     if (weights * (rows + (p.packed ? PACK_COST : 0)) < TD_GEMM_SERIAL_WORK) {
         pool = NULL;
@@ -326,7 +331,6 @@ void td_conv_apply_run(td_pool *pool, const td_conv_apply *apply, void *workspac
     p.turns = td_conv_turns(apply->problem, h, w, p.blocks, spans, td_pool_threads(pool));
     td_pool_run(pool, p.blocks * spans, task, &p);
     if (p.partial) {
-        td_pool_run(pool, td_divide_up(2 * apply->problem->groups * p.to_channels, STATS),
-                    stats_task, &p);
+        td_pool_run(pool, td_divide_up(2 * p.groups * p.to_channels, STATS), stats_task, &p);
     }
 }

@@ -14,22 +14,24 @@ typedef struct td_apply_plan {
     const td_conv_apply *apply;
     const td_conv_problem *problem;
     td_conv_classes classes;
-    td_conv_strides from, to;     /* bytes */
-    int64_t weight_size, to_size; /* bytes of an element */
-    bool whole;                   /* sums are not cut, as each result is rounded once */
-    bool by_taps;                 /* tasks are strips of pixels, tap by tap */
-    int64_t strip_pixels;         /* of a strip */
-    int64_t blocks;               /* of the result's rows: strips, or those of classes */
-    int64_t source_channels;      /* of a group; */
-    int64_t depth;                /* with their padding: products in a tap */
-    int64_t to_channels;          /* of a group of the result */
-    int64_t panels;               /* of a group */
-    int64_t all_panels, span;     /* of all groups; in a task */
-    int64_t beside;               /* panels computed for one partial sum before the next */
-    char *packed;                 /* [tap that meets anything][depth][panel], or NULL */
-    int64_t packed_low;           /* elements to the low parts of split weights, or 0 */
-    double *partial;              /* statistics: [block][2][channels], or NULL */
-    bool past;                    /* results are written past the caches */
+    td_conv_strides from, to;           /* bytes */
+    int64_t weight_size, to_size;       /* bytes of an element */
+    bool whole;                         /* sums are not cut, as each result is rounded once */
+    bool by_taps;                       /* tasks are strips of pixels, tap by tap */
+    int64_t strip_pixels;               /* of a strip */
+    int64_t blocks;                     /* of the result's rows: strips, or those of classes */
+    int64_t groups;                     /* those that share a vector are one */
+    int64_t depth;                      /* products in a tap */
+    int64_t source_channels;            /* of a group; from_channels are with their padding */
+    int64_t from_channels, to_channels; /* of a group */
+    int64_t panels;                     /* of a group */
+    int64_t all_panels, span;           /* of all groups; in a task */
+    int64_t beside;                     /* panels computed for one partial sum before the next */
+    char *packed;                       /* [tap that meets anything][depth][panel], or NULL */
+    int64_t packed_low;                 /* elements to the low parts of split weights, or 0 */
+    double *partial;                    /* statistics: [block][2][channels], or NULL */
+    td_gemm_lanes lanes;                /* where groups share a vector */
+    bool past;                          /* results are written past the caches */
     td_turns turns;
 } td_apply_plan;
 

@@ -55,15 +55,21 @@ static double cost_of_strips(const td_apply_plan *p, int64_t strips)
     return cost;
 }
 
-static void set_channels(td_apply_plan *p)
+static void set_groups(td_apply_plan *p)
 {
     const td_conv_problem *problem = p->problem;
     bool back = p->apply->backward;
-    p->source_channels = back ? problem->oc : problem->ic;
-    p->depth = p->whole ? p->apply->mixed->depth : p->source_channels;
-    p->to_channels = back ? problem->ic : problem->oc;
+    int64_t together = problem->sharing > 0 ? problem->sharing : 1;
+    p->groups = td_divide_up(problem->groups, together);
+    p->source_channels = together * (back ? problem->oc : problem->ic);
+    p->depth = p->whole ? p->apply->mixed->depth : p->source_channels / together;
+    p->from_channels = together * p->depth;
+    p->to_channels = together * (back ? problem->ic : problem->oc);
     p->panels = td_divide_up(p->to_channels, problem->kernels->panel);
-    p->all_panels = p->panels * problem->groups;
+    p->all_panels = p->panels * p->groups;
+    if (problem->sharing > 0) {
+        p->lanes = td_conv_groups_lanes(together, p->depth, p->to_channels / together);
+    }
 }
 
 /* Rows of a block: so few that there are several tasks. */
@@ -84,9 +90,9 @@ static bool writes_past(const td_apply_plan *p)
 {
     int64_t size = (int64_t)p->problem->kernels->size;
     int64_t rows = p->classes.h.taps.size * p->classes.w.taps.size * p->problem->n;
-    return !p->apply->accumulate && !p->by_taps && !p->whole && p->to_channels * size % LINE == 0 &&
-           (uintptr_t)p->apply->result % LINE == 0 &&
-           rows * p->to_channels * p->problem->groups * size >= PAST_BYTES;
+    return !p->apply->accumulate && !p->by_taps && !p->whole && p->problem->sharing == 0 &&
+           p->to_channels * size % LINE == 0 && (uintptr_t)p->apply->result % LINE == 0 &&
+           rows * p->to_channels * p->groups * size >= PAST_BYTES;
 }
 
 /* Cuts the rows into strips or blocks, and the panels into spans. */
@@ -96,8 +102,8 @@ static void cut(td_apply_plan *p, int64_t rows)
     const td_conv_taps *h = &p->classes.h.taps, *w = &p->classes.w.taps;
     p->strip_pixels = rows / problem->n > 1 ? rows / problem->n : 1;
     p->blocks = td_divide_up(h->size * w->size, p->strip_pixels);
-    p->by_taps =
-        problem->n <= BLOCK_ROWS && !p->whole && cost_of_strips(p, p->blocks) < cost_of_classes(p);
+    p->by_taps = problem->n <= BLOCK_ROWS && problem->sharing == 0 && !p->whole &&
+                 cost_of_strips(p, p->blocks) < cost_of_classes(p);
     if (!p->by_taps) {
         td_conv_classes_cut(&p->classes);
         p->blocks = p->classes.blocks;
@@ -126,13 +132,13 @@ static void take_room(td_apply_plan *p, td_conv_space *space)
     const td_conv_taps *h = &p->classes.h.taps, *w = &p->classes.w.taps;
     const td_conv_mixed *mixed = p->apply->mixed;
     bool many = h->size * w->size * p->problem->n >= AHEAD_ROWS;
-    if (td_apply_needs_packing(p) && (p->whole || many)) {
+    if (td_apply_needs_packing(p) && (p->problem->sharing > 0 || p->whole || many)) {
         int64_t count = p->all_panels * h->alive * w->alive * p->depth * kernels->panel;
         p->packed_low = p->whole && mixed->low ? count : 0;
         p->packed = td_conv_take(space, (count + p->packed_low) * (int64_t)kernels->size);
     }
     if (p->whole && mixed->stats) {
-        int64_t each = 2 * p->problem->groups * p->to_channels * (int64_t)sizeof *p->partial;
+        int64_t each = 2 * p->groups * p->to_channels * (int64_t)sizeof *p->partial;
         p->partial = td_conv_take(space, p->classes.most * each);
     }
 }
@@ -149,7 +155,7 @@ td_apply_plan td_apply_plan_make(const td_conv_apply *apply, td_conv_space *spac
     p.to_size = mixed ? (int64_t)td_dtype_size(mixed->result) : size;
     p.from = in_bytes(back ? &problem->y : &problem->x, size);
     p.to = in_bytes(back ? &problem->x : &problem->y, p.to_size);
-    set_channels(&p);
+    set_groups(&p);
     int64_t rows = rows_of_block(&p);
     td_conv_classes_take(&p.classes, rows, problem->kernels->rows, space);
     take_room(&p, space);

@@ -14,7 +14,8 @@ static int64_t size_of(const td_apply_plan *p)
 
 bool td_apply_needs_packing(const td_apply_plan *p)
 {
-    return p->apply->backward || p->whole || p->problem->oc_all > p->problem->kernels->panel;
+    return p->apply->backward || p->whole ||
+           (p->problem->oc_all > p->problem->kernels->panel && p->problem->sharing == 0);
 }
 
 td_apply_place td_apply_place_of(const td_apply_plan *p, int64_t panel)
@@ -22,10 +23,12 @@ td_apply_place td_apply_place_of(const td_apply_plan *p, int64_t panel)
     const td_conv_problem *problem = p->problem;
     int64_t group = p->panels == 1 ? panel : panel / p->panels;
     int64_t first = (panel - group * p->panels) * problem->kernels->panel;
-    td_apply_place at = { .panel = panel, .from = group * p->depth };
+    int64_t all = (p->apply->backward ? problem->ic : problem->oc) * problem->groups;
+    td_apply_place at = { .panel = panel, .from = group * p->from_channels };
     at.to = group * p->to_channels + first;
     at.weight = p->apply->backward ? group * p->source_channels + first * problem->oc_all : at.to;
-    at.n = td_min64(p->to_channels - first, problem->kernels->panel);
+    at.n = td_min64(p->to_channels - first, all - at.to); /* the last group may have fewer */
+    at.n = td_min64(at.n, problem->kernels->panel);
     return at;
 }
 
@@ -73,9 +76,16 @@ void td_apply_pack(const td_apply_plan *p, int64_t n, const char *from, int64_t 
         pack_pairs(p, (int)n, from, (td_bf16 *)to);
         return;
     }
-    int64_t row = p->apply->backward ? 1 : problem->oc_all;
-    problem->kernels->pack(to, from + first * row * size, count, n, row,
-                           p->apply->backward ? problem->oc_all : 1);
+    if (!p->apply->backward) {
+        problem->kernels->pack(to, from + first * problem->oc_all * size, count, n, problem->oc_all,
+                               1);
+        return;
+    }
+    int64_t each = problem->sharing > 0 ? problem->ic : n; /* group beside group */
+    for (int64_t j = 0; j < n; j += each) {
+        problem->kernels->pack(to + j * size, from + (first + j / each * p->depth) * size, count,
+                               each, 1, problem->oc_all);
+    }
 }
 
 /* One panel of one tap. */

@@ -29,6 +29,7 @@ typedef struct td_conv_problem {
     int64_t n, groups;
     int64_t ic, oc; /* of one group */
     int64_t oc_all;
+    int64_t sharing; /* groups that share a vector and stay apart, or 0 */
     td_conv_axis h, w;
     td_conv_strides x, y;
 } td_conv_problem;
@@ -124,6 +125,12 @@ void td_conv_combine_run(td_pool *pool, const td_conv_combine *combine);
 
 int64_t td_conv_reduce_workspace(const td_conv_reduce *reduce);
 void td_conv_reduce_run(td_pool *pool, const td_conv_reduce *reduce, void *workspace);
+
+/* How many groups should share a vector, 0: none. */
+int64_t td_conv_groups_sharing(const td_conv_problem *problem);
+/* Which channel of the source each lane of the result meets then. `from`, `to`: channels of a group
+ * of the source, of the result. */
+td_gemm_lanes td_conv_groups_lanes(int64_t sharing, int64_t from, int64_t to);
 
 /* Depthwise convolutions: one input and one output channel in each group. */
 int64_t td_conv_depthwise_apply_workspace(const td_conv_apply *apply);

@@ -94,9 +94,10 @@ static tile tile_at(const td_reduce_plan *p, int64_t group, int64_t panel, int64
     int64_t unit = problem->kernels->rows, units = td_divide_up(problem->ic, unit);
     tile t = { .channel = td_min64(i * units / p->tiles * unit, problem->ic) };
     t.ic = td_min64((i + 1) * units / p->tiles * unit, problem->ic) - t.channel;
-    t.y_channel = group * problem->oc + panel * problem->kernels->panel;
-    t.x_channel = group * problem->ic + t.channel;
-    t.oc = td_min64((group + 1) * problem->oc - t.y_channel, problem->kernels->panel);
+    t.y_channel = group * p->y_channels + panel * problem->kernels->panel;
+    t.x_channel = group * p->x_channels + t.channel;
+    t.oc = td_min64(problem->oc_all, (group + 1) * p->y_channels) - t.y_channel;
+    t.oc = td_min64(t.oc, problem->kernels->panel);
     return t;
 }
 
@@ -125,6 +126,12 @@ static void multiply(work *w, const tile *t, char *c, bool accumulate, int64_t b
                               .m = t->ic,
                               .n = (int)t->oc,
                               .accumulate = accumulate };
+    if (problem->sharing > 0) {
+        td_gemm_lanes lanes = p->lanes; /* the last group may have fewer channels */
+        lanes.window = (int)(t->oc / problem->oc * problem->ic);
+        problem->kernels->grouped_sums(&product, &lanes);
+        return;
+    }
     if (w->next_x) {
         product.next[0] = w->next_x;
         product.next[1] = w->next_dy;
@@ -200,7 +207,7 @@ static span span_at(const td_reduce_plan *p, int64_t index)
     span s = { .group = index / of_group * p->span_groups,
                .panel = index % of_group / across * p->span_panels,
                .tile = index % across * p->span_tiles };
-    s.group_end = td_min64(p->problem->groups, s.group + p->span_groups);
+    s.group_end = td_min64(p->groups, s.group + p->span_groups);
     s.panel_end = td_min64(p->panels, s.panel + p->span_panels);
     s.tile_end = td_min64(p->tiles, s.tile + p->span_tiles);
     return s;

@@ -26,6 +26,19 @@ static int64_t taps_of(const td_reduce_plan *p)
     return (int64_t)p->problem->h.kernel * p->problem->w.kernel;
 }
 
+static void set_groups(td_reduce_plan *p)
+{
+    const td_conv_problem *problem = p->problem;
+    int64_t together = problem->sharing > 0 ? problem->sharing : 1;
+    p->groups = td_divide_up(problem->groups, together);
+    p->x_channels = together * problem->ic;
+    p->y_channels = together * problem->oc;
+    p->panels = td_divide_up(p->y_channels, problem->kernels->panel);
+    if (problem->sharing > 0) {
+        p->lanes = td_conv_groups_lanes(together, problem->ic, problem->oc);
+    }
+}
+
 /* Tiles, and spans of them: about as many input as output channels, so that x and dy are read
  * equally often. `parts`: spans are so much smaller. Returns the side of a span. */
 static int64_t cut_result(td_reduce_plan *p, int64_t parts)
@@ -37,7 +50,7 @@ static int64_t cut_result(td_reduce_plan *p, int64_t parts)
         side *= 2;
     }
     int64_t most = td_min64(side, TD_REDUCE_TILE);
-    p->tiles = problem->ic > 0 ? td_divide_up(problem->ic, most) : 1;
+    p->tiles = problem->ic > 0 && problem->sharing == 0 ? td_divide_up(problem->ic, most) : 1;
     int64_t ic = td_divide_up(problem->ic > 0 ? problem->ic : 1, p->tiles);
     int64_t wanted = td_divide_up(side, ic);
     p->span_tiles = td_divide_up(p->tiles, td_divide_up(p->tiles, wanted));
@@ -45,9 +58,9 @@ static int64_t cut_result(td_reduce_plan *p, int64_t parts)
     wanted = wanted > 1 ? wanted : 1;
     p->span_panels = td_divide_up(p->panels, td_divide_up(p->panels, wanted));
     wanted /= p->panels * td_divide_up(p->tiles, p->span_tiles);
-    p->span_groups = problem->groups == 1 || wanted < 2 ? 1 : td_min64(wanted, problem->groups);
-    p->spans = td_divide_up(problem->groups, p->span_groups) *
-               td_divide_up(p->panels, p->span_panels) * td_divide_up(p->tiles, p->span_tiles);
+    p->span_groups = p->groups == 1 || wanted < 2 ? 1 : td_min64(wanted, p->groups);
+    p->spans = td_divide_up(p->groups, p->span_groups) * td_divide_up(p->panels, p->span_panels) *
+               td_divide_up(p->tiles, p->span_tiles);
     return side;
 }
 
@@ -79,9 +92,10 @@ static void cut(td_reduce_plan *p, int64_t bytes_read)
         cut_result(p, parts);
     }
     int64_t read = td_divide_up(problem->ic, p->tiles) * p->span_tiles * taps_of(p);
-    p->packs = problem->oc_all > problem->kernels->panel && read > PACK_ROWS;
+    p->packs =
+        problem->oc_all > problem->kernels->panel && problem->sharing == 0 && read > PACK_ROWS;
     p->fetches = one_tap && problem->w.stride == 1 && problem->h.stride == 1 &&
-                 problem->groups == 1 && bytes_read >= FETCH_BYTES;
+                 problem->sharing == 0 && problem->groups == 1 && bytes_read >= FETCH_BYTES;
 }
 
 td_reduce_plan td_reduce_plan_make(const td_conv_reduce *reduce, td_conv_space *space)
@@ -94,7 +108,7 @@ td_reduce_plan td_reduce_plan_make(const td_conv_reduce *reduce, td_conv_space *
     p.rows = p.h.size * p.w.size * problem->n;
     p.blocks = td_divide_up(p.rows, TD_REDUCE_ROWS);
     p.dw_size = taps_of(&p) * problem->ic * problem->oc_all;
-    p.panels = td_divide_up(problem->oc, problem->kernels->panel);
+    set_groups(&p);
     int64_t x = problem->h.in * problem->w.in * problem->ic, y = p.h.size * p.w.size * problem->oc;
     cut(&p, problem->n * problem->groups * (x + y) * size_of(&p));
     if (p.pieces > 1) {

@@ -4,7 +4,10 @@
 #include "tensor/cpu/gemm_tiles.h"
 #include "tensor/cpu/vectors.h"
 
-enum { STRIDED_ROWS = 96 };
+enum {
+    GROUPED_SUMS = 8, /* vectors of sums of small groups, at a time */
+    STRIDED_ROWS = 96,
+};
 
 /* Transposes 4 x 4 floats: `from` has columns `col` apart, `to` has rows `row` apart. */
 static inline void transpose_4x4(float *to, int64_t row, const float *from, int64_t col)
@@ -110,6 +113,8 @@ PACK_COLUMNS(pack_columns_avx2, TD_TARGET_AVX2, 8, transpose_8x8)
 #define VEC __m256
 #define LANES 8
 #define TARGET TD_TARGET_AVX2
+#define GROUPED_ROWS 6
+#define INDEX __m256i
 #define PACK_COLUMNS_FN pack_columns_avx2
 #define MAX_VECS 2
 #include "tensor/cpu/gemm_kernel.inc"
@@ -121,6 +126,8 @@ PACK_COLUMNS(pack_columns_avx2, TD_TARGET_AVX2, 8, transpose_8x8)
 #define VEC __m512
 #define LANES 16
 #define TARGET TD_TARGET_AVX512
+#define GROUPED_ROWS 8
+#define INDEX __m512i
 #define PACK_COLUMNS_FN pack_columns_avx2
 #define MAX_VECS 4
 #include "tensor/cpu/gemm_kernel.inc"

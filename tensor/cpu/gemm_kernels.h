@@ -10,6 +10,10 @@
 #include "tensor/cpu/isa.h"
 #include "tensor/dtype.h"
 
+enum {
+    TD_GEMM_MAX_LANES = 16, /* floats in the widest vector */
+};
+
 /* One term of a sum of products: A m x k, B k x n. */
 typedef struct td_gemm_term {
     const void *a;
@@ -50,9 +54,17 @@ typedef struct td_gemm_block {
     int64_t next_bytes[2];
 } td_gemm_block;
 
+/* Products of several small groups side by side in one vector, where lane j of the result meets
+ * `first[j] + p`, p counting from 0, of the elements of a row of A. */
+typedef struct td_gemm_lanes {
+    int window; /* elements of a row of A, at most a vector of them */
+    int32_t first[TD_GEMM_MAX_LANES];
+} td_gemm_lanes;
+
 typedef struct td_gemm_kernels {
     int panel;   /* columns of a panel of B: the widest block */
     int rows;    /* rows that are computed together; blocks of a multiple of it waste nothing */
+    int lanes;   /* elements of a vector */
     size_t size; /* bytes of an element of A and B */
     int pairs; /* elements that are multiplied at once, 1 or 2; sums have so many times the size */
 
@@ -60,12 +72,19 @@ typedef struct td_gemm_kernels {
     void (*end)(void); /* what a task calls after its last block, or NULL */
 
     /* Copies a k x n matrix, n <= panel, element (p, j) at from[p*row + j*col], into a panel:
-     * element (p, j) at to[p*panel + j]. Columns from n on are not written. NULL for bf16. */
+     * element (p, j) at to[p*panel + j]. Columns from n on are not written. */
     void (*pack)(void *to, const void *from, int64_t k, int64_t n, int64_t row, int64_t col);
 
     /* Only of f32, and any values of four bytes: transposes k rows of n elements, element (p, j)
      * from from[p + j*col] to to[p*row + j]. */
     void (*turn)(float *to, const float *from, int64_t row, int64_t k, int64_t n, int64_t col);
+
+    /* The following are NULL in some tables, as `pack` is; their n is at most `lanes`.
+     * As `block`, but element (i, j) meets, at row p of B, element (i, first[j] + p) of A. */
+    void (*grouped)(const td_gemm_block *block, const td_gemm_lanes *lanes);
+    /* C as above, of elements (i, j) = sum over p of A(p, first[j] + i) * B(p, j); rows of A are
+     * a_col apart, their elements beside each other. */
+    void (*grouped_sums)(const td_gemm_block *block, const td_gemm_lanes *lanes);
 } td_gemm_kernels;
 
 /* A block of matrices whose rows are equally far apart, in elements; it needs no tables. */
