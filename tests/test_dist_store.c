@@ -2,6 +2,7 @@
  * file store's own is in test_dist_file_store.c. */
 #include "tensor/clock.h"
 #include "dist/dist.h"
+#include "dist/store/net.h"
 #include "dist/store/tcp.h"
 #include "tests/dist_raw.h"
 #include "tests/dist_store.h"
@@ -392,10 +393,18 @@ static void server_may_start_later(void **state)
     close_kind(o);
 }
 
+static void *listen_late(void *port)
+{
+    td_sleep(0.3);
+    return (void *)(intptr_t)td_port_listen("127.0.0.1", port);
+}
+
 static void nobody_listens(void **state)
 {
     (void)state;
     td_store *store;
+    pthread_t thread;
+    void *silent;
     char place[32];
     int port = td_free_port();
     snprintf(place, sizeof(place), "127.0.0.1:%d", port);
@@ -405,6 +414,12 @@ static void nobody_listens(void **state)
     assert_error_says(place, "after ", "MASTER_PORT", NULL);
     assert_int_equal(td_tcp_store_open("no-such-host.invalid", port, 0.1, &store), TD_E_TIMEOUT);
     assert_error_says("no-such-host.invalid", NULL);
+    /* The last attempt, which somebody silent accepts, does not hide why the others failed. */
+    assert_int_equal(pthread_create(&thread, NULL, listen_late, &port), 0);
+    assert_int_equal(td_tcp_store_open("127.0.0.1", port, 1, &store), TD_E_TIMEOUT);
+    assert_error_says("last: Connection refused", NULL);
+    pthread_join(thread, &silent);
+    close((int)(intptr_t)silent);
 }
 
 /* A name that nobody knows is not waited for as long as a server that may still start. */

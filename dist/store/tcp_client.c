@@ -92,13 +92,19 @@ static int open_connection(const tcp_store *t, double deadline)
 /* Connects, and tries again until the server is there. */
 static int keep_connecting(const tcp_store *t, double timeout)
 {
+    char last[400] = "";
     double begin = td_clock(), pause = FIRST_PAUSE;
     for (;;) {
+        double tried = td_clock();
         int fd = open_connection(t, begin + timeout);
         if (fd >= 0 || fd == TD_E_MISMATCH || fd == TD_E_IO) {
             return fd;
         }
         double now = td_clock();
+        /* An attempt that had no time says less than the one before. */
+        if (last[0] == '\0' || fd != TD_E_TIMEOUT || now - tried >= GREETING) {
+            snprintf(last, sizeof(last), "%s", td_last_error());
+        }
         if (fd == TD_E_PEER && now - begin > FORMER) {
             return td_fail(TD_E_MISMATCH, "%s", td_last_error());
         }
@@ -113,7 +119,7 @@ static int keep_connecting(const tcp_store *t, double timeout)
                            "no store at %s:%d after %.1f s (last: %s); check that rank 0 or the "
                            "launcher runs there, that MASTER_ADDR and MASTER_PORT are the same "
                            "everywhere, and that no firewall is between",
-                           t->host, t->port, now - begin, td_last_error());
+                           t->host, t->port, now - begin, last);
         }
         td_sleep(pause);
         pause = 2 * pause < LONGEST_PAUSE ? 2 * pause : LONGEST_PAUSE;
