@@ -126,6 +126,15 @@ static void file_errors(void **state)
     assert_int_equal(td_store_set_text(store, "k", "v"), TD_OK);
     assert_text(store, "k", "v");
     td_store_close(store);
+    static const char broken[][32] = {
+        "TDFILE\x02\n\x01\0\0\0r\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",      /* no request */
+        "TDFILE\x02\n\x01\0\0\0r\x09\0\0\0\x01\0\0\0\0\0\0\0\0\0\0\0k", /* a will */
+    };
+    for (int i = 0; i < 2; i++) {
+        temp_write("broken", broken[i], 13 + TD_WIRE_REQUEST_BYTES + i);
+        assert_int_equal(td_file_store_open(temp_path("broken"), "r", 20, &store), TD_E_FORMAT);
+        assert_error_says("broken at byte 13", NULL);
+    }
     assert_int_equal(td_file_store_open(temp_path("no/such/folder"), "r", 20, &store), TD_E_IO);
     assert_error_says("no/such/folder", NULL);
     assert_int_equal(td_file_store_open(temp_path("gone"), "r", 20, &store), TD_OK);

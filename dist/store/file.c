@@ -3,9 +3,9 @@
  *   header   8 bytes "TDFILE" 2 '\n' | u32 run id bytes, little-endian | run id
  *   record   a request (wire.h) that has set or deleted a key
  *
- * Locks on two bytes of the file, whatever stands there, end with their
- * processes: who reads or writes has the first alone; all who have the store open share the second,
- * so that a process that gets the second alone is the only user. */
+ * Locks on two bytes of the file, whatever stands there, end with their processes: who reads or
+ * writes has the first alone; all who have the store open share the second, so that a process that
+ * gets the second alone is the only user. */
 #include "dist/store.h"
 
 #include "tensor/clock.h"
@@ -101,12 +101,16 @@ static td_status replay_bytes(file_store *f, const unsigned char *bytes, size_t 
         if (sane && TD_WIRE_REQUEST_BYTES + body > size) {
             break;
         }
-        if (!sane || !td_wire_unpack(bytes, bytes + TD_WIRE_REQUEST_BYTES, key, &r)) {
+        sane = sane && td_wire_unpack(bytes, bytes + TD_WIRE_REQUEST_BYTES, key, &r);
+        td_status status = sane ? td_table_serve(&f->table, &r, &unused) : TD_E_FORMAT;
+        if (status == TD_E_NOMEM) {
+            return status;
+        }
+        if (status != TD_OK) {
             return td_fail(TD_E_FORMAT,
                            "store file %s: broken at byte %lld; remove it and start again", f->path,
                            (long long)f->position);
         }
-        TD_TRY(td_table_serve(&f->table, &r, &unused));
         size_t record = TD_WIRE_REQUEST_BYTES + body;
         f->position += (off_t)record;
         bytes += record;
