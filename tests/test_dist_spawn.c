@@ -164,6 +164,34 @@ static void killed(void **state)
     check_failure("kill", "signal 9 (SIGKILL)", "");
 }
 
+/* Rank 1 writes all over the memory that it shares with its parent, and fails. */
+static int overwrite(int rank, void *arg)
+{
+    (void)arg;
+    char line[512], mode[8];
+    unsigned long begin, end;
+    if (rank != 1) {
+        return sleep_long(rank);
+    }
+    marked("pid", 0);
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (fgets(line, sizeof(line), maps) != NULL) {
+        if (sscanf(line, "%lx-%lx %7s", &begin, &end, mode) == 3 && strcmp(mode, "rw-s") == 0) {
+            memset((void *)begin, 0, end - begin);
+        }
+    }
+    fclose(maps);
+    return 3;
+}
+
+static void a_rank_with_wild_writes(void **state)
+{
+    (void)state;
+    assert_int_equal(td_spawn(overwrite, NULL, 2, .stop_timeout = QUICK), TD_E_PEER);
+    assert_error_says("rank 1 (pid ", "exit code 3", NULL);
+    assert_true(is_gone(marked("pid", 0)));
+}
+
 /* A rank is killed, and the survivor, which names it, ends before it does. */
 static int survive_shortly(int rank, void *arg)
 {
@@ -440,6 +468,7 @@ int main(void)
         FOLDER_TEST(large_exit_code),
         FOLDER_TEST(segfault),
         FOLDER_TEST(killed),
+        FOLDER_TEST(a_rank_with_wild_writes),
         FOLDER_TEST(killed_and_slow_to_end),
         cmocka_unit_test(messages_that_name_a_process),
         FOLDER_TEST(stubborn_ones_are_killed),

@@ -72,9 +72,15 @@ void td_signal_watch_end(td_signal_watch *watch)
     pthread_sigmask(SIG_SETMASK, &watch->before, NULL);
 }
 
-/* In the child. Only async-signal-safe calls: the parent may have threads. */
-static void begin_child(const td_signal_watch *watch, pid_t parent)
+static size_t bytes_of(int capacity)
 {
+    return sizeof(td_children) + (size_t)capacity * sizeof(td_child);
+}
+
+/* In the child. Only async-signal-safe calls: the parent may have threads. */
+static void begin_child(td_children *all, const td_signal_watch *watch, pid_t parent)
+{
+    (void)mprotect(all, bytes_of(all->capacity), PROT_READ);
     setpgid(0, 0);
 #ifdef __linux__
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -94,21 +100,34 @@ static void begin_child(const td_signal_watch *watch, pid_t parent)
     pthread_sigmask(SIG_SETMASK, &watch->before, NULL);
 }
 
+static void *share(size_t size)
+{
+    void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    return memory != MAP_FAILED ? memory : NULL;
+}
+
 td_children *td_children_new(int capacity)
 {
-    size_t size = sizeof(td_children) + (size_t)capacity * sizeof(td_child);
-    td_children *all = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (all == MAP_FAILED) {
+    td_children *all = share(bytes_of(capacity));
+    td_error_note *notes = share((size_t)capacity * sizeof(td_error_note));
+    if (all != NULL) {
+        all->capacity = capacity;
+        all->notes = notes;
+    }
+    if (notes == NULL) {
+        td_children_free(all);
         return NULL;
     }
-    all->capacity = capacity;
     return all;
 }
 
 void td_children_free(td_children *all)
 {
+    if (all != NULL && all->notes != NULL) {
+        munmap(all->notes, (size_t)all->capacity * sizeof(td_error_note));
+    }
     if (all != NULL) {
-        munmap(all, sizeof(td_children) + (size_t)all->capacity * sizeof(td_child));
+        munmap(all, bytes_of(all->capacity));
     }
 }
 
@@ -121,11 +140,12 @@ void td_children_clear(td_children *all)
 pid_t td_children_fork(td_children *all, const td_signal_watch *watch)
 {
     td_child *c = &all->list[all->count];
-    *c = (td_child){ 0 }; /* before the child reports */
+    *c = (td_child){ 0 };
+    all->notes[all->count] = (td_error_note){ 0 }; /* before the child reports */
     pid_t parent = getpid();
     pid_t pid = fork();
     if (pid == 0) {
-        begin_child(watch, parent);
+        begin_child(all, watch, parent);
     } else if (pid > 0) {
         setpgid(pid, pid); /* in parent and child: the first call counts */
         c->pid = pid;
@@ -268,9 +288,9 @@ static int first_failure(const td_children *all)
 /* The first to report, if this one has reported: it may have failed because of that one. */
 static int earliest_report(const td_children *all, int one)
 {
-    double first = all->list[one].note.when;
+    double first = all->notes[one].when;
     for (int i = 0; i < all->count && first > 0; i++) {
-        double when = all->list[i].note.when;
+        double when = all->notes[i].when;
         if (when > 0 && when < first) {
             first = when;
             one = i;
@@ -307,7 +327,7 @@ static int named_by(const td_children *all, int teller)
     gethostname(host, sizeof(host) - 1);
     for (int i = 0; i < all->count; i++) {
         if (i != teller &&
-            td_message_names(all->list[teller].note.message, host, all->list[i].pid, host)) {
+            td_message_names(all->notes[teller].message, host, all->list[i].pid, host)) {
             return i;
         }
     }

@@ -13,17 +13,19 @@
 typedef struct td_child {
     pid_t pid;
     bool running;
-    int status;         /* from waitpid, after its end */
-    double ended;       /* when this process noticed its end; seconds on td_clock() */
-    td_error_note note; /* why it failed, as far as anybody has told */
+    int status;   /* from waitpid, after its end */
+    double ended; /* when this process noticed its end; seconds on td_clock() */
 } td_child;
 
-/* In memory that this process shares with the children and with the launcher's guard. */
+/* In memory that this process shares with the launcher's guard. Children may read it, but write
+ * only their notes: a child that writes where it should not must not change whom this process
+ * kills. */
 typedef struct td_children {
     int count, capacity;
     bool stopping, killed; /* after td_children_stop; after its grace period */
     double kill_at;
-    td_child list[]; /* [count] */
+    td_error_note *notes; /* [count]: why each failed, as far as anybody has told */
+    td_child list[];      /* [count] */
 } td_children;
 
 /* Opens descriptors 0 to 2 on /dev/null if they are closed. Otherwise the first file or socket

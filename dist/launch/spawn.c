@@ -132,7 +132,7 @@ _Noreturn static void child_main(const spawning *s, int rank, const char *run_id
         redirect(s, rank, "stdout", STDOUT_FILENO);
         redirect(s, rank, "stderr", STDERR_FILENO);
     }
-    td_error_report_to(&s->children->list[rank].note);
+    td_error_report_to(&s->children->notes[rank]);
     td_error_report_fatal();
     snprintf(before, sizeof(before), "%s", td_last_error());
     int code = s->fn(rank, s->arg);
@@ -169,7 +169,8 @@ static td_status fail_child(const spawning *s, int rank)
 {
     char end[64] = "an error";
     const td_child *child = &s->children->list[rank];
-    const char *message = child->note.when > 0 ? child->note.message : "";
+    const td_error_note *note = &s->children->notes[rank];
+    const char *message = note->when > 0 ? note->message : "";
     if (!child->running) {
         td_child_end_text(child->status, end, sizeof(end));
     }

@@ -231,9 +231,10 @@ void td_workers_start(td_workers *w, const td_round *round, const td_signal_watc
         status = start_worker(w, local, watch);
     }
     if (status != TD_OK) {
-        td_child *c = &w->children->list[w->children->count++];
-        *c = (td_child){ .pid = getpid(), .status = 1 << 8 /* exit code 1 */, .ended = td_clock() };
-        snprintf(c->note.message, sizeof(c->note.message), "%s", td_last_error());
+        int last = w->children->count++;
+        w->children->list[last] =
+            (td_child){ .pid = getpid(), .status = 1 << 8 /* exit code 1 */, .ended = td_clock() };
+        snprintf(w->children->notes[last].message, TD_ERROR_BYTES, "%s", td_last_error());
     }
 }
 
@@ -269,7 +270,7 @@ static void keep_tail(char *text)
 /* What a failed worker has told: its error message, or the end of its output. */
 static void read_message(const td_workers *w, int local)
 {
-    char path[PATH_MAX], *message = w->children->list[local].note.message;
+    char path[PATH_MAX], *message = w->children->notes[local].message;
     if (message[0] != '\0') {
         return;
     }
@@ -295,7 +296,7 @@ static void describe_failure(const td_workers *w, int local, td_worker_failure *
         .status = c->status,
     };
     gethostname(failure->host, sizeof(failure->host) - 1);
-    snprintf(failure->message, sizeof(failure->message), "%s", c->note.message);
+    snprintf(failure->message, sizeof(failure->message), "%s", w->children->notes[local].message);
     worker_path(w, local, "stderr", path);
     if (access(path, F_OK) == 0) {
         worker_path(w, local, "", path);
