@@ -170,15 +170,19 @@ tap $? 'nor a temporary folder'
 # ---- the launcher's own streams and helpers ----
 
 dir=$(notes guard)
-"$apps/tdrun" --nproc-per-node 2 "$worker" "note:$dir" "until:$dir/go" >"$work/out" 2>&1 &
+"$apps/tdrun" --nproc-per-node 2 "$worker" "note:$dir" "child:$dir" "until:$dir/go" >"$work/out" 2>&1 &
 launcher=$!
 wait_for "$dir/0.0" "$dir/1.0"
 for pid in $(pgrep -P $launcher); do # the guard is the child that is no worker
     grep -qx "$pid" "$dir/0.0" "$dir/1.0" || kill -KILL "$pid"
 done
+wait_for "$dir/child.0" "$dir/child.1"
+began=$SECONDS
 touch "$dir/go"
 wait "$launcher"
 code_is 'a killed guard does not end the job' 0 $? "$work/out"
+[ $((SECONDS - began)) -lt 5 ]
+tap $? 'and what workers have left is not waited for' "$work/out"
 
 dir=$(notes closed)
 tdrun --nproc-per-node 2 "$worker" "note:$dir" meet <&- >&- 2>&-

@@ -111,7 +111,7 @@ bool td_launch_folder_remove(const char *path); /* with all that is in it */
  * they are. Without it, they become those of init. */
 void td_orphans_adopt(void);
 /* Reaps those that have ended: all children of this process but its own and the guard. With `end`
- * kills the others, too, and waits for their ends, 5 seconds at most. */
+ * kills the others, too, and waits for their ends, 2 seconds at most. */
 void td_orphans_look(const td_children *own, pid_t guard, bool end);
 
 /* ---- a process that ends the workers if the launcher dies (remains.c) ---- */

@@ -17,7 +17,9 @@
 #include <sys/prctl.h>
 #endif
 
-static const double PATIENCE = 5; /* seconds; SIGKILL takes time if a disk hangs */
+/* Seconds; SIGKILL takes time if a disk hangs. Much less than TD_LOST: meanwhile this launcher
+ * sends no beat. */
+static const double PATIENCE = 2;
 
 /* ---- the folder ---- */
 
@@ -60,7 +62,8 @@ static bool is_own(pid_t pid, const td_children *own, pid_t guard)
     return found;
 }
 
-/* Kills the orphans of the moment; their children are orphans then. Returns how many there were. */
+/* Kills and reaps the orphans of the moment; their children are orphans then. Returns how many
+ * there were. */
 static int kill_all(const td_children *own, pid_t guard)
 {
     int count = 0;
@@ -75,6 +78,7 @@ static int kill_all(const td_children *own, pid_t guard)
         if (!is_own(pid, own, guard) &&
             waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0) {
             kill(pid, SIGKILL);
+            (void)waitpid(pid, NULL, WNOHANG);
             count++;
         }
     }
@@ -99,7 +103,6 @@ void td_orphans_look(const td_children *own, pid_t guard, bool end)
     reap(own, guard);
     while (end && kill_all(own, guard) > 0 && td_clock() < deadline) {
         td_sleep(0.001);
-        reap(own, guard);
     }
 }
 
