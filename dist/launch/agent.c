@@ -122,11 +122,11 @@ static td_status on_order(agent *a, char *text)
     } else if (sscanf(text, "end %d", &number) == 1) {
         a->ending = true;
         a->code = a->left != 0 ? 128 + a->left : number;
+        stop_workers(a, SIGTERM, a->options->grace); /* first: nobody may read the console */
         char *why = strchr(text, '\n');
         if (why != NULL) {
             say(why + 1);
         }
-        stop_workers(a, SIGTERM, a->options->grace);
     }
     return TD_OK;
 }
