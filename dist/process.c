@@ -1,8 +1,10 @@
 #include "dist/process.h"
 
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 td_status td_files_for(int processes, int each)
 {
@@ -21,6 +23,12 @@ td_status td_files_for(int processes, int each)
             (unsigned long long)allowed);
     }
     return TD_OK;
+}
+
+bool td_stderr_is_read(double seconds)
+{
+    struct pollfd console = { .fd = STDERR_FILENO, .events = POLLOUT };
+    return poll(&console, 1, (int)(seconds * 1e3)) > 0;
 }
 
 char td_process_state(pid_t pid, uint64_t *start_time)

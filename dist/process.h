@@ -4,6 +4,7 @@
 
 #include "tensor/error.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -16,6 +17,10 @@ td_status td_files_for(int processes, int each);
 /* The state letter of a process ('T': stopped) and its start time. 0: no such process, or a
  * zombie. */
 char td_process_state(pid_t pid, uint64_t *start_time);
+
+/* Whether a message to stderr would be taken at once, or within so many seconds: a pipe may be full
+ * that nobody reads, or a terminal stopped (Ctrl-S). */
+bool td_stderr_is_read(double seconds);
 
 /* For reports: "its process, pid 123, is stopped"; does not change text if that is not so. */
 void td_process_note(pid_t pid, char *text, size_t size);

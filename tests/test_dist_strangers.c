@@ -17,6 +17,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* ---- the secret ---- */
 
@@ -181,6 +182,32 @@ static void clients_know_another_jobs_server(void **state)
                      TD_E_TIMEOUT);
     assert_error_says("has no token and this process has one", NULL);
     td_tcp_server_stop(open);
+    end(s);
+}
+
+/* What is said about a stranger to a console that nobody reads is not waited for. */
+static void an_unread_console_stops_nobody(void **state)
+{
+    (void)state;
+    char bytes[4096] = { 0 };
+    int ends[2], before = dup(STDERR_FILENO);
+    served s = serve();
+    s.store->timeout = 5;
+    assert_int_equal(pipe2(ends, O_NONBLOCK), 0);
+    while (write(ends[1], bytes, sizeof(bytes)) > 0) {
+    }
+    assert_int_equal(fcntl(ends[1], F_SETFL, 0), 0);
+    dup2(ends[1], STDERR_FILENO);
+    close(raw_connect(s.port));
+    td_sleep(0.2);
+    td_status status = td_store_set_text(s.store, "k", "1");
+    dup2(before, STDERR_FILENO);
+    while (read(ends[0], bytes, sizeof(bytes)) > 0) {
+    }
+    assert_int_equal(status, TD_OK);
+    close(before);
+    close(ends[0]);
+    close(ends[1]);
     end(s);
 }
 
@@ -388,6 +415,7 @@ int main(void)
         cmocka_unit_test(nothing_is_served_without_the_token),
         cmocka_unit_test(former_versions_are_told),
         cmocka_unit_test(clients_know_another_jobs_server),
+        cmocka_unit_test(an_unread_console_stops_nobody),
         cmocka_unit_test(silence_ends_connections),
         cmocka_unit_test(strangers_leave_descriptors),
         cmocka_unit_test(drain_waits_for_members_only),

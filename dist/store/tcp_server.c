@@ -2,6 +2,7 @@
 #include "dist/store/tcp.h"
 
 #include "tensor/clock.h"
+#include "dist/process.h"
 #include "dist/store/net.h"
 #include "dist/store/tcp_connection.h"
 #include "dist/thread.h"
@@ -79,7 +80,7 @@ static void limit_strangers(td_tcp_server *s, int most)
 /* Says once that connections must wait, and ends the oldest one of a stranger. */
 static void make_room(td_tcp_server *s, int error)
 {
-    if (!s->told_full) {
+    if (!s->told_full && td_stderr_is_read(0)) { /* clients do not wait for a reader */
         fprintf(stderr,
                 "tandem: the store on port %d cannot take another connection: %s; connections wait "
                 "(ulimit -n)\n",
@@ -113,7 +114,7 @@ static void accept_client(td_tcp_server *s)
 static void tell_stranger(td_tcp_server *s, const td_connection *c)
 {
     char address[TD_ADDRESS_BYTES];
-    if (s->data.token.set && !s->told_stranger) {
+    if (s->data.token.set && !s->told_stranger && td_stderr_is_read(0)) {
         td_socket_peer_address(c->fd, address);
         fprintf(stderr,
                 "tandem: a connection from %s to port %d did not prove this job's token and was "
