@@ -450,6 +450,14 @@ timeout 30 "$apps/tdrun" --log-dir "$work/unread" --rdzv-id unread --tee 3 sh -c
 code_is 'a console that nobody reads: the job ends' 0 $? "$work/out"
 [ "$(wc -l <"$work/unread/unread/attempt_0/0/stdout")" -gt 1000 ]
 tap $? 'a console that nobody reads: the file has the lines'
+"$apps/tdrun" sh -c 'exit 3' >"$work/console" 2>&1 &
+launcher=$!
+for ((i = 0; i < 60; i++)); do
+    sleep 0.5
+    kill "$launcher" 2>/dev/null || break
+done
+! kill -KILL "$launcher" 2>/dev/null
+tap $? 'a console that nobody reads: a signal ends the launcher'
 exec 9<&-
 few() { (ulimit -n "$1" && shift && exec timeout 20 "$@"); }
 for files in 12 13 31; do # with 13 the store could take one connection, and two workers waited for it

@@ -40,12 +40,13 @@ static void make_plain(char *line)
     }
 }
 
-static void say(char *text)
+/* After a signal this launcher ends, whether or not somebody reads why. */
+static void say(const agent *a, char *text)
 {
     char *rest, *line = strtok_r(text, "\n", &rest);
     for (; line != NULL; line = strtok_r(NULL, "\n", &rest)) {
         make_plain(line);
-        fprintf(stderr, "tdrun: %s\n", line);
+        td_launch_say(a->watch, a->left != 0, "%s", line);
     }
 }
 
@@ -91,9 +92,10 @@ static td_status on_start(agent *a, char *text)
     }
     char *note = strchr(text, '\n');
     if (note != NULL && note[1] != '\0') {
-        say(note + 1);
-        fprintf(stderr, "tdrun: all workers start again (attempt %d; %d of %d restarts used)\n",
-                r.number, r.restarts, a->options->max_restarts);
+        say(a, note + 1);
+        td_launch_say(a->watch, false,
+                      "all workers start again (attempt %d; %d of %d restarts used)", r.number,
+                      r.restarts, a->options->max_restarts);
     }
     a->round = r;
     a->running = true;
@@ -125,7 +127,7 @@ static td_status on_order(agent *a, char *text)
         stop_workers(a, SIGTERM, a->options->grace); /* first: nobody may read the console */
         char *why = strchr(text, '\n');
         if (why != NULL) {
-            say(why + 1);
+            say(a, why + 1);
         }
     }
     return TD_OK;

@@ -59,6 +59,18 @@ int td_signal_watch_wait(const td_signal_watch *watch, double timeout)
     return signal < 0 || signal == SIGCHLD ? 0 : signal;
 }
 
+bool td_signal_watch_has(const td_signal_watch *watch)
+{
+    sigset_t come;
+    bool has = false;
+    sigpending(&come);
+    for (size_t i = 0; i < sizeof(passed_on) / sizeof(passed_on[0]); i++) {
+        has |= sigismember(&come, passed_on[i]) == 1 &&
+               sigismember(&watch->watched, passed_on[i]) == 1;
+    }
+    return has;
+}
+
 void td_signal_watch_end(td_signal_watch *watch)
 {
     struct timespec now = { 0 };

@@ -43,6 +43,8 @@ typedef struct td_signal_watch {
 void td_signal_watch_begin(td_signal_watch *watch);
 /* The next signal; 0: a child has ended, or the time-out is over. */
 int td_signal_watch_wait(const td_signal_watch *watch, double timeout);
+/* Whether a signal has come that td_signal_watch_wait has not returned yet. */
+bool td_signal_watch_has(const td_signal_watch *watch);
 void td_signal_watch_end(td_signal_watch *watch);
 
 td_children *td_children_new(int capacity); /* NULL: no memory */

@@ -7,7 +7,6 @@
 #include "dist/store/tcp.h"
 
 #include <netdb.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -39,9 +38,9 @@ bool td_run_id_is_valid(const char *run_id)
     return run_id[0] != '\0' && run_id[0] != '.' && strlen(run_id) <= 100;
 }
 
-static int complain(void)
+static int complain(const launch *l)
 {
-    fprintf(stderr, "tdrun: %s\n", td_last_error());
+    td_launch_say(&l->watch, false, "%s", td_last_error());
     return 1;
 }
 
@@ -141,21 +140,22 @@ static int run_agent(launch *l)
             return 128 + signal;
         }
         if (status != TD_OK) {
-            return complain();
+            return complain(l);
         }
         int code = td_agent_run(o, store, l->workers, &l->watch, l->coordinator);
         td_store_close(store);
         if (code != TD_AGENT_LOST && code != TD_AGENT_AGAIN) {
             return code;
         }
-        fprintf(stderr, "tdrun: %s\n", td_last_error());
+        (void)complain(l);
         bool gone = code == TD_AGENT_LOST;
         if (!may_return || (gone && l->server != NULL)) {
-            fprintf(stderr, "tdrun: the launcher at %s:%d %s; the workers here were stopped\n",
-                    o->host, l->port, gone ? "is gone" : "goes on without this node");
+            td_launch_say(&l->watch, false,
+                          "the launcher at %s:%d %s; the workers here were stopped", o->host,
+                          l->port, gone ? "is gone" : "goes on without this node");
             return 1;
         }
-        fprintf(stderr, "tdrun: the workers here were stopped; trying to join again\n");
+        td_launch_say(&l->watch, false, "the workers here were stopped; trying to join again");
     }
 }
 
@@ -188,7 +188,7 @@ int td_launch(const td_launch_options *options)
         td_workers_meet_at(l.workers, l.host, l.port);
         code = run_agent(&l);
     } else {
-        complain();
+        complain(&l);
     }
     close_all(&l, code != 0);
     return code;

@@ -128,7 +128,12 @@ typedef struct td_guard {
 td_status td_guard_start(td_guard *guard, const td_children *workers, const char *folder);
 void td_guard_end(td_guard *guard);
 
-/* ---- output with a prefix (output.c) ---- */
+/* ---- output (output.c) ---- */
+
+/* Prints a line of the launcher's own. Waits until somebody reads the console. If a signal comes,
+ * or one had come already (stopped), waits only a moment: then the line may be lost. */
+void td_launch_say(const td_signal_watch *watch, bool stopped, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 /* Threads that copy lines from pipes to files and the console, one for each pipe. */
 typedef struct td_output td_output;

@@ -1,17 +1,22 @@
 /* Copies workers' lines to files and, with "[rank]" before them, to the console. */
 #include "tensor/clock.h"
 #include "dist/launch/launcher.h"
+#include "dist/process.h"
 #include "dist/thread.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-static const double ABANDON = 1; /* seconds for what is left to be written at the end */
+static const double LOOK_EVERY = 0.1; /* seconds between looks whether a signal has come */
+static const double UNREAD = 0.3;     /* seconds for a line, after a signal */
+static const double ABANDON = 1;      /* seconds for what is left to be written at the end */
 
 struct td_output {
     pthread_mutex_t lock;
@@ -38,6 +43,26 @@ static void write_all(int fd, const char *bytes, size_t size)
         bytes += written > 0 ? written : 0;
         size -= written > 0 ? (size_t)written : 0;
     }
+}
+
+void td_launch_say(const td_signal_watch *watch, bool stopped, const char *format, ...)
+{
+    char text[4096] = "tdrun: ";
+    size_t prefix = strlen(text), room = sizeof(text) - prefix - 1;
+    double deadline = INFINITY;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text + prefix, room, format, args);
+    va_end(args);
+    strcat(text, "\n");
+    while (!td_stderr_is_read(LOOK_EVERY)) {
+        stopped = stopped || td_signal_watch_has(watch);
+        deadline = stopped ? fmin(deadline, td_clock() + UNREAD) : deadline;
+        if (td_clock() > deadline) {
+            return;
+        }
+    }
+    write_all(STDERR_FILENO, text, strlen(text));
 }
 
 static void show_line(stream *s)
