@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -30,17 +31,21 @@ td_status td_read_file(const char *path, const char *what, int64_t most, char **
     struct stat info;
     TD_TRY(td_open_to_read(path, &file));
     td_status status = TD_OK;
-    *size = fstat(fileno(file), &info) == 0 ? (size_t)info.st_size : 0;
-    *bytes = (int64_t)*size <= most ? malloc(*size + 1) : NULL;
-    if ((int64_t)*size > most) {
+    bool known = fstat(fileno(file), &info) == 0, fits = known && info.st_size <= most;
+    *size = fits ? (size_t)info.st_size : 0;
+    *bytes = fits ? malloc(*size + 1) : NULL;
+    if (!known) {
+        status = td_fail(TD_E_IO, "%s: cannot be read: %s", path, strerror(errno));
+    } else if (!fits) {
         status = td_fail(TD_E_FORMAT,
-                         "%s: %zu bytes are more than the %lld that are taken for %s; make it "
+                         "%s: %lld bytes are more than the %lld that are taken for %s; make it "
                          "smaller",
-                         path, *size, (long long)most, what);
+                         path, (long long)info.st_size, (long long)most, what);
     } else if (*bytes == NULL) {
         status = td_fail(TD_E_NOMEM, "%s: no memory for %zu bytes", path, *size);
     } else if (fread(*bytes, 1, *size, file) < *size) {
-        status = td_fail(TD_E_IO, "%s: reading failed, or the file became shorter", path);
+        status = td_fail(TD_E_IO, "%s: reading failed: %s", path,
+                         ferror(file) ? strerror(errno) : "the file became shorter");
         free(*bytes);
     } else {
         (*bytes)[*size] = '\0';

@@ -11,8 +11,9 @@
  * writer, and a device may never end. TD_E_NOTFOUND, TD_E_IO. */
 td_status td_open_to_read(const char *path, FILE **file);
 
-/* Reads such a file whole, and puts a byte 0 behind it; the bytes are the caller's to free. `what`
- * the file is to be, "an image", and `most` bytes that are taken for one: TD_E_FORMAT beyond. */
+/* Reads such a file whole, as long as it is when it is opened, and puts a byte 0 behind it; the
+ * caller frees the bytes. `what` says what the file is to be: "an image". TD_E_FORMAT: the file has
+ * more than `most` bytes. TD_E_NOTFOUND, TD_E_IO, TD_E_NOMEM. After an error there are no bytes. */
 td_status td_read_file(const char *path, const char *what, int64_t most, char **bytes,
                        size_t *size);
 
