@@ -168,10 +168,11 @@ td_status td_wine_split(const char *csv_path, double test_size, uint32_t seed, t
 typedef enum td_cifar_kind { TD_CIFAR10 = 10, TD_CIFAR100 = 100 } td_cifar_kind;
 td_status td_cifar_open(const char *folder, td_cifar_kind kind, bool train, td_dataset **dataset);
 
-/* Downloads the official archive, checks its MD5 sum and unpacks it into folder, unless the set is
- * there. A download that
- * was interrupted continues where it ended. Progress is shown on stderr if stderr is a terminal.
- * url NULL: the official address. TD_E_UNSUPPORTED: tandem was built without libcurl. */
+/* Downloads the official archive, checks its MD5 sum and unpacks it into folder; does nothing if
+ * all files of the set are there already, with possible sizes. A download that was interrupted
+ * continues where it ended. Progress is shown on stderr if stderr is a terminal. url NULL: the
+ * official address. TD_E_UNSUPPORTED: there is something to download, and tandem was built without
+ * libcurl, libarchive or libmd. */
 td_status td_cifar_download(const char *folder, td_cifar_kind kind, const char *url);
 
 /* Images [3,32,32] of ten classes of shapes, drawn from a seed, to train on where there is neither

@@ -171,6 +171,18 @@ static void test_whole(void **state)
     assert_string_equal(requests("whole"), "all ");
     assert_int_equal(fetch("whole", "whole"), TD_OK); /* it is there: nothing is asked for */
     assert_string_equal(requests("whole"), "all ");
+    /* A look at sizes is enough, so that a run reads its set once; opening the set says the rest.
+     */
+    const char *first = temp_path("cifar-10-batches-bin/data_batch_1.bin");
+    FILE *damaged = fopen(first, "r+b");
+    assert_non_null(damaged);
+    assert_int_equal(fputc(10, damaged), 10); /* no label */
+    assert_int_equal(fclose(damaged), 0);
+    assert_int_equal(fetch("whole", "whole"), TD_OK);
+    assert_string_equal(requests("whole"), "all ");
+    td_dataset *set;
+    assert_int_equal(td_cifar_open(temp_folder(), TD_CIFAR10, true, &set), TD_E_FORMAT);
+    assert_error_says("record 0 has label 10", "Delete it and download", NULL);
     assert_int_equal(unlink(temp_path("cifar-10-batches-bin/data_batch_2.bin")), 0);
     assert_int_equal(fetch("whole", "whole"), TD_OK); /* a file is missing */
     assert_string_equal(requests("whole"), "all all ");

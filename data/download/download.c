@@ -1,5 +1,6 @@
 /* Getting CIFAR: lock the folder, transfer, check, unpack. */
 #include "data/download/download.h"
+#include "data/parse.h"
 #include "tensor/folders.h"
 
 #include <errno.h>
@@ -8,18 +9,29 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-/* Whether the set is there, and good. */
-static bool is_there(const char *folder, td_cifar_kind kind)
+/* Whether all files of a list are there, whole. Their sizes are enough: a run that has its set does
+ * not read the set here and once more when it begins. */
+static bool are_there(const char *folder, td_cifar_kind kind, const td_cifar_files *files,
+                      const char *const *names, int64_t most)
 {
-    td_status status = TD_OK;
-    for (int train = 0; train < 2 && status == TD_OK; train++) {
-        td_dataset *set;
-        status = td_cifar_open(folder, kind, train, &set);
-        td_dataset_free(set);
+    char where[TD_CIFAR_PATH], path[TD_CIFAR_PATH];
+    struct stat info;
+    int64_t records;
+    bool whole = td_cifar_locate(folder, files, names, where) == TD_OK;
+    for (; whole && *names != NULL; names++) {
+        whole = td_join_path(path, where, *names) == TD_OK && stat(path, &info) == 0 &&
+                td_cifar_check_size(info.st_size, kind, most, path, &records) == TD_OK;
     }
-    return status == TD_OK;
+    return whole;
+}
+
+static bool is_there(const char *folder, td_cifar_kind kind, const td_cifar_files *files)
+{
+    return are_there(folder, kind, files, files->train, files->train_records) &&
+           are_there(folder, kind, files, files->test, files->test_records);
 }
 
 td_status td_cifar_download(const char *folder, td_cifar_kind kind, const char *url)
@@ -81,7 +93,7 @@ static td_status fetch_and_unpack(const char *folder, td_cifar_kind kind,
         }
     }
     TD_TRY(td_cifar_unpack(archive, kind, folder));
-    if (!is_there(folder, kind)) {
+    if (!is_there(folder, kind, files)) {
         return td_fail(
             TD_E_FORMAT,
             "%s is not the official archive: files of %s are missing, or their sizes are "
@@ -116,7 +128,7 @@ td_status td_cifar_fetch(const char *folder, td_cifar_kind kind, const td_downlo
     }
     flock(lock, LOCK_EX);
     td_status status =
-        is_there(folder, kind) ? TD_OK : fetch_and_unpack(folder, kind, files, &filled);
+        is_there(folder, kind, files) ? TD_OK : fetch_and_unpack(folder, kind, files, &filled);
     close(lock);
     return status;
 }
@@ -129,7 +141,7 @@ td_status td_cifar_fetch(const char *folder, td_cifar_kind kind, const td_downlo
     if (files == NULL) {
         return TD_E_ARG;
     }
-    if (is_there(folder, kind)) {
+    if (is_there(folder, kind, files)) {
         return TD_OK;
     }
     static const char missing[] = ""
