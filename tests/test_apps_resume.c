@@ -71,7 +71,7 @@ static void train_a_step(train_run *r)
     r->state.seen += BATCH;
 }
 
-/* The run's file, with another value of one key. */
+/* The run's file, with another value of one key, or one more key. */
 static const char *write_changed(const char *from, const char *key, const char *value)
 {
     static const char *const keys[] = {
@@ -100,8 +100,11 @@ static const char *write_changed(const char *from, const char *key, const char *
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         const char *text = td_safetensors_metadata(file, keys[i]);
         assert_non_null(text);
-        texts[count++] = (td_metadata){ keys[i], strcmp(keys[i], key) == 0 ? value : text };
+        if (strcmp(keys[i], key) != 0) {
+            texts[count++] = (td_metadata){ keys[i], text };
+        }
     }
+    texts[count++] = (td_metadata){ key, value };
     assert_int_equal(td_safetensors_write(path, td_safetensors_get(file, 0),
                                           td_safetensors_count(file), texts, count),
                      TD_OK);
@@ -114,6 +117,7 @@ static td_status resume(const char *path)
     train_run r;
     open_run(&r);
     r.args.resume = path;
+    r.args.autotune = true;
     td_status status = train_resume(&r);
     if (status == TD_OK) {
         (void)train_steps_done(&r);
@@ -148,6 +152,7 @@ static void test_hostile_numbers(void **state)
         { "optimizer.lr", "nan", "optimizer.lr is 'nan'" },
         { "optimizer.lr", "-1", "optimizer.lr is" },
         { "optimizer.lr", "0.1x", "optimizer.lr is" },
+        { "autotune", "tandem-choices 1\nchoice 5 a\n", "'autotune': the choices are damaged" },
     };
     char path[TRAIN_PATH_BYTES];
     train_run r;
@@ -159,6 +164,9 @@ static void test_hostile_numbers(void **state)
     assert_int_equal(resume(path), TD_OK);
     assert_int_equal(resume(write_changed(path, "batch", "5")), TD_OK);
     assert_int_equal(resume(write_changed(path, "world", "2")), TD_OK);
+    assert_int_equal(resume(write_changed(path, "autotune", "tandem-choices 1\nend\n")), TD_OK);
+    const char *earlier = "tandem-plans 1\nfor autotune\nplan 2 07d5a7ed conv\n{}\n";
+    assert_int_equal(resume(write_changed(path, "autotune", earlier)), TD_OK); /* made again */
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *changed = write_changed(path, cases[i].key, cases[i].value);
         td_status status = resume(changed);

@@ -42,6 +42,12 @@ td_status train_autotune_after_step(train_run *r)
     return TD_OK;
 }
 
+/* Whether a version wrote the choices that kept them in another form; they are made again. */
+static bool of_earlier_version(const char *text)
+{
+    return strncmp(text, "tandem-plans ", strlen("tandem-plans ")) == 0;
+}
+
 td_status train_autotune_resume(train_run *r)
 {
     const char *path = r->args.resume;
@@ -51,6 +57,11 @@ td_status train_autotune_resume(train_run *r)
     }
     TD_TRY(td_safetensors_open(path, &file));
     const char *text = td_safetensors_metadata(file, "autotune");
+    if (text != NULL && of_earlier_version(text)) {
+        td_printf_rank0(
+            "autotune: the choices of %s are an earlier version's; they are made again\n", path);
+        text = NULL;
+    }
     td_status status = text != NULL ? td_autotune_take(text, strlen(text)) : TD_OK;
     r->tuned_before = text != NULL && status == TD_OK;
     td_safetensors_close(file);
