@@ -26,12 +26,14 @@ static td_status cannot_write(const char *path)
 
 /* ---- TensorBoard event files, written by hand: they are small enough ----
  *
- * A file is a row of TFRecords (little-endian), each holding one Event message
- * (protobuf): record   u64 length | u32 masked crc of the length | bytes | u32 masked crc of the
- * bytes masked   crc32c rotated right by 15, plus 0xa282ead8 Event    1: double wall_time, 2: int64
- * step, 3: string file_version, 5: Summary Summary  1: repeated Value; Value  1: string tag, 2:
- * float simple_value (tensorflow/core/lib/io/record_writer.h, core/util/event.proto,
- * core/framework/summary.proto) */
+ * A file is a row of TFRecords (little-endian), each holding one Event message (protobuf):
+ *
+ *     record   u64 length | u32 masked crc of the length | bytes | u32 masked crc of the bytes
+ *     masked   crc32c rotated right by 15, plus 0xa282ead8
+ *     Event    1: double wall_time, 2: int64 step, 3: string file_version, 5: Summary
+ *     Summary  1: repeated Value; Value  1: string tag, 2: float simple_value
+ *
+ * (tensorflow/core/lib/io/record_writer.h, core/util/event.proto, core/framework/summary.proto) */
 
 /* A message under construction. */
 typedef struct message {

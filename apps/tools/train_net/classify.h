@@ -23,9 +23,9 @@ typedef struct classify_run {
     double step_at;      /* when the latest step ended */
 } classify_run;
 
-/* A program's main. c has its name and what is special about it; description is for --help. Exits
- * on
- * --help and wrong options; returns the exit code. */
+/* A program's main: reads the options and settings, then runs the program. c has the program's name
+ * and tests_only; description is for --help. Exits on --help and wrong options; returns the exit
+ * code. */
 int classify_main(classify_run *c, train_program program, const char *description, int argc,
                   char **argv);
 
