@@ -138,6 +138,7 @@ td_status td_cifar_or_synthetic_at(td_cifar_or_synthetic_options options, td_sit
     const char *place = named != NULL ? named : "data/cifar10";
     int64_t most = options.limit > 0 ? options.limit : INT64_MAX;
     uint64_t seed = 2 * options.seed; /* and the next: no test image is a training image */
+    *options.train = *options.test = NULL;
     td_status status = td_cifar_open(place, TD_CIFAR10, true, options.train);
     bool draw = status == TD_E_NOTFOUND && named == NULL;
     TD_TRY(draw ? td_synthetic_images(most < 50000 ? most : 50000, seed, options.train) : status);
@@ -145,6 +146,7 @@ td_status td_cifar_or_synthetic_at(td_cifar_or_synthetic_options options, td_sit
                   : td_cifar_open(place, TD_CIFAR10, false, options.test);
     if (status != TD_OK) {
         td_dataset_free(*options.train);
+        *options.train = NULL;
     }
     return status;
 }

@@ -187,7 +187,7 @@ typedef struct td_cifar_or_synthetic_options {
 } td_cifar_or_synthetic_options;
 /* CIFAR-10's training and test images from folder; folder NULL: from $TANDEM_DATA, or else from
  * data/cifar10. If no folder is named and data/cifar10 has no CIFAR-10, synthetic images, whose
- * datasets have `synthetic` set. Free train and test. */
+ * datasets have `synthetic` set. Free train and test; after an error both are NULL. */
 td_status td_cifar_or_synthetic_at(td_cifar_or_synthetic_options options, td_site at);
 
 /* How images in memory are changed while a batch is written: a random crop, a random flip, then

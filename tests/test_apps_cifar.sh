@@ -88,6 +88,11 @@ fails 'other data than the checkpoint' 1 'trained with --limit 96' "$app" --resu
 
 mkdir "$work/empty"
 fails 'a named folder without data' 1 "$work/empty" "$app" --data "$work/empty"
+mkdir "$work/half"
+for i in 1 2 3 4 5; do
+    head -c 3073 /dev/zero >"$work/half/data_batch_$i.bin" # one image each
+done
+fails 'a training set without a test set' 1 'no CIFAR-10 in .*/half' "$app" --data "$work/half"
 fails 'no such folder' 1 "$work/nowhere" "$app" --data "$work/nowhere"
 fails 'no place for the checkpoint' 1 'nowhere' "$app" --save "$work/nowhere/model.safetensors"
 fails 'a folder in place of the checkpoint' 1 'that is a folder' "$app" --save "$work/empty"

@@ -137,7 +137,7 @@ static void make_set10(const char *prefix)
     }
     char name[64];
     snprintf(name, sizeof name, "%stest_batch.bin", prefix);
-    make_file(name, TD_CIFAR10, 5, 70); /* more than is read at a time */
+    make_file(name, TD_CIFAR10, 5, 70);
 }
 
 static void check_set10(void)
@@ -237,6 +237,11 @@ static void test_missing(void **state)
     assert_int_equal(td_cifar_open(temp_path("file"), TD_CIFAR10, true, &dataset), TD_E_NOTFOUND);
     assert_error_says("not a folder", NULL);
     make_set10("");
+    td_dataset *train, *test;
+    assert_int_equal(unlink(temp_path("test_batch.bin")), 0); /* one of the two sets is good */
+    assert_int_equal(td_cifar_or_synthetic(temp_folder(), &train, &test), TD_E_NOTFOUND);
+    assert_error_says("no CIFAR-10 in", temp_folder(), NULL);
+    assert_true(train == NULL && test == NULL);
     assert_int_equal(unlink(temp_path("data_batch_4.bin")), 0);
     expect_open_fails(TD_CIFAR10, true, TD_E_NOTFOUND);
     assert_error_says("data_batch_4.bin", "--download", NULL);
