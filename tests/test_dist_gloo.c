@@ -4,6 +4,7 @@
 #include "tensor/clock.h"
 #include "dist/group.h"
 #include "dist/collectives.h"
+#include "dist/engines/p2p/p2p.h"
 #include "tests/dist_procs.h"
 #include "tests/sanitized.h"
 
@@ -347,6 +348,52 @@ static void test_stays_on_the_loopback(void **state)
     procs_meet_over_tcp(false);
 }
 
+/* ---- a receiver that leaves ---- */
+
+static const td_p2p_api *quick;
+
+/* Much may happen between this look and the next. */
+static td_p2p_result look_and_pause(td_p2p_buffer *buffer, double seconds)
+{
+    td_p2p_result result = quick->wait_send(buffer, seconds);
+    if (result == TD_P2P_NOT_YET) {
+        td_sleep(0.1);
+    }
+    return result;
+}
+
+/* A large message has been sent, though its receiver leaves as soon as it has all. */
+static int with_a_hasty_receiver(int rank, int size, void *arg)
+{
+    (void)arg;
+    procs_init(rank, size, 60);
+    td_tensor *t = td_full(TD_SHAPE(1 << 18), rank, TD_F32, TD_CPU);
+    if (rank == 0) {
+        td_p2p_engine *g = td_dist_world()->engine;
+        quick = g->api;
+        td_p2p_api slow = *quick;
+        slow.wait_send = look_and_pause;
+        g->api = &slow;
+        REQUIRE_OK(td_send(NULL, t, 1, NULL));
+        g->api = quick;
+    } else {
+        REQUIRE_OK(td_recv(NULL, t, 0, NULL));
+        REQUIRE(td_get(t, (int64_t[]){ 0 }) == 0.0);
+    }
+    td_free(t);
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_hasty_receiver(void **state)
+{
+    (void)state;
+    need_gloo();
+    for (int i = 0; i < 5; i++) {
+        procs_succeed(2, LIMIT, with_a_hasty_receiver, NULL);
+    }
+}
+
 int main(void)
 {
     setenv("TANDEM_BACKEND", "gloo", 1);
@@ -360,6 +407,7 @@ int main(void)
         cmocka_unit_test(test_groups),
         cmocka_unit_test(test_messages),
         cmocka_unit_test(test_stays_on_the_loopback),
+        cmocka_unit_test(test_hasty_receiver),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

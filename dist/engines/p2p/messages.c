@@ -180,6 +180,8 @@ td_status td_p2p_poll(void *engine, void *handle, bool *done)
         *done = true;
         return TD_OK;
     }
+    /* Before the looks: a rank that has all may leave at any moment, and then all has been sent. */
+    bool gone = r->sends && td_p2p_is_closed(g, r->c->peer);
     td_p2p_result result = look(g, r, r->header_buffer, &r->header_done);
     if (result == TD_P2P_OK && !known) {
         status = compare(g, r);
@@ -187,7 +189,7 @@ td_status td_p2p_poll(void *engine, void *handle, bool *done)
     if (result == TD_P2P_OK && status == TD_OK) {
         result = look(g, r, r->data, &r->data_done);
     }
-    if (result == TD_P2P_NOT_YET && r->sends && td_p2p_is_closed(g, r->c->peer)) {
+    if (result == TD_P2P_NOT_YET && gone) {
         result = TD_P2P_FAILED;
     }
     if (result != TD_P2P_OK && result != TD_P2P_NOT_YET) {
