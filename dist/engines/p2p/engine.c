@@ -140,10 +140,11 @@ static td_status find_failure(td_p2p_engine *g, double until, const char *words,
         if (r == g->rank) {
             continue;
         }
-        if (has_parted(g, r, &closed) && g->peers[r].parting.status != TD_OK) {
+        bool parted = has_parted(g, r, &closed);
+        if (parted && g->peers[r].parting.status != TD_OK) {
             return td_fail((td_status)g->peers[r].parting.status, "%s", g->peers[r].parting.reason);
         }
-        *left = g->peers[r].parted && *left < 0 ? r : *left;
+        *left = parted && *left < 0 ? r : *left;
         if (closed > 0.0 && closed < until) {
             dead = r;
             until = closed;
