@@ -339,6 +339,51 @@ static void test_stopped(void **state)
     }
 }
 
+/* A rank is stopped while its data is under way, and goes on long before the time-out: so does the
+ * job. */
+static int with_a_pause(int rank, int size, void *arg)
+{
+    enum { COUNT = 4, ELEMENTS = 1 << 22 };
+    static const double PAUSE = 3.0;
+    const int victim = 1;
+    td_tensor *t[COUNT];
+    td_work *work[COUNT];
+    (void)arg;
+    procs_init(rank, size, 60);
+    for (int i = 0; i < COUNT; i++) {
+        t[i] = td_full(TD_SHAPE(ELEMENTS), rank + 1, TD_F32, TD_CPU);
+        REQUIRE_OK(td_all_reduce(NULL, t[i], TD_SUM, &work[i]));
+    }
+    while (rank == victim && td_group_moved(td_dist_world()) == 0) {
+        td_sleep(1e-5);
+    }
+    if (rank == victim) {
+        raise(SIGSTOP);
+    } else if (rank == 0) {
+        procs_await_stopped(victim);
+        td_sleep(PAUSE);
+        kill(procs_pid(victim), SIGCONT);
+    }
+    for (int i = 0; i < COUNT; i++) {
+        REQUIRE_OK(td_work_wait(work[i], 0));
+        REQUIRE(td_get(t[i], (int64_t[]){ ELEMENTS - 1 }) == 1 + 2 + 3);
+        td_free(t[i]);
+    }
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_pause(void **state)
+{
+    (void)state;
+    static procs_end ends[RANKS];
+    fault_run(RANKS, LIMIT, with_a_pause, NULL, ends);
+    for (int r = 0; r < RANKS; r++) {
+        assert_int_equal(ends[r].code, 0);
+        assert_string_equal(ends[r].output, "");
+    }
+}
+
 /* A rank that computes on and on: its comrades give up, and it learns of it at its next call. */
 static int with_a_late_rank(int rank, int size, void *arg)
 {
@@ -435,6 +480,7 @@ int main(void)
         cmocka_unit_test(test_death_after_the_last),
         cmocka_unit_test(test_death_before_the_group),
         cmocka_unit_test(test_stopped),
+        cmocka_unit_test(test_pause),
         cmocka_unit_test(test_late),
         cmocka_unit_test(test_stall_report),
     };

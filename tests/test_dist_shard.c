@@ -1,5 +1,5 @@
-/* Sharding: the weights are those of td_ddp without it, bit for bit; faults are told to all.
- * tests/test_dist_shard_bytes.c has memory and wire. */
+/* Sharding: the weights are those of td_ddp without it, bit for bit. tests/test_dist_shard_bytes.c
+ * has memory and wire, tests/test_dist_shard_faults.c what happens when a rank dies or hangs. */
 #include "autograd/hooks.h"
 #include "dist/ddp_extra.h"
 #include "nn/extra/muon.h"
@@ -374,96 +374,6 @@ static void test_used_while_away(void **state)
     td_dist_destroy();
 }
 
-/* ---- faults ---- */
-
-static void note_failure(td_status status, const char *message, void *user)
-{
-    (void)message;
-    *(td_status *)user = status;
-}
-
-typedef enum death_place { IN_FORWARD, IN_BACKWARD, IN_OPTIM, IN_SAVE } death_place;
-typedef struct death {
-    int way;
-    death_place place;
-} death;
-
-static void die(void)
-{
-    kill(getpid(), SIGKILL);
-}
-
-static void die_at(td_tensor *leaf, void *user)
-{
-    (void)leaf, (void)user;
-    die();
-}
-
-/* A rank dies; the others wait for what it has of all, and are told. */
-static int run_death(int rank, int size, void *arg)
-{
-    const death *d = arg;
-    procs_init(rank, size, 20.0);
-    shard_case c = { .kind = JOB_BLOCKS, .rule = ADAM };
-    shard_run r;
-    td_status told = TD_OK;
-    bool dies = rank == size - 1;
-    shard_open(&r, &c, d->way, rank);
-    td_ddp_on_error(r.job.net, note_failure, &told);
-    shard_step(&r, &c);
-    td_zero_grad(r.job.optim);
-    if (dies && d->place == IN_FORWARD) {
-        die();
-    }
-    if (dies && d->place == IN_BACKWARD) { /* when two blocks have their gradients */
-        td_on_grad_ready(td_module_find(r.job.net, "2.4")->tensors[0].tensor, die_at, NULL);
-    }
-    *fault_at = td_clock();
-    shard_backward(&r);
-    if (told == TD_OK && d->place >= IN_OPTIM) {
-        *fault_at = td_clock();
-        if (dies) {
-            die();
-        }
-        if (d->place == IN_OPTIM) {
-            td_optim_step(r.job.optim);
-        } else {
-            told = td_checkpoint_save("/no/such/folder/file", r.job.net, .optim = r.job.optim);
-        }
-    }
-    REQUIRE(told != TD_OK);
-    char reason[512];
-    snprintf(reason, sizeof reason, "%s", td_last_error());
-    shard_close(&r);
-    td_fail(told, "%s", reason);
-    return fault_report(told);
-}
-
-static void test_a_death_is_told_to_all(void **state)
-{
-    (void)state;
-    static procs_end ends[3];
-    static const death deaths[] = {
-        { TD_SHARD_OPTIMIZER, IN_OPTIM },    { TD_SHARD_GRADIENTS, IN_BACKWARD },
-        { TD_SHARD_GRADIENTS, IN_OPTIM },    { TD_SHARD_GRADIENTS, IN_SAVE },
-        { TD_SHARD_PARAMETERS, IN_FORWARD }, { TD_SHARD_PARAMETERS, IN_BACKWARD },
-        { TD_SHARD_PARAMETERS, IN_OPTIM },   { TD_SHARD_PARAMETERS, IN_SAVE },
-        { SHARD_GATHERED, IN_FORWARD },      { SHARD_GATHERED, IN_BACKWARD },
-        { SHARD_GATHERED, IN_SAVE },
-    };
-    for (size_t i = 0; i < sizeof deaths / sizeof *deaths; i++) {
-        bool meets = deaths[i].way != TD_SHARD_PARAMETERS || shard_is_woven(deaths[i].way);
-        if (deaths[i].place == IN_OPTIM && !meets) {
-            continue; /* where values are gathered, a step needs nobody */
-        }
-        fault_run(3, limit, run_death, (void *)(uintptr_t)&deaths[i], ends);
-        for (int rank = 0; rank < 2; rank++) {
-            assert_survived(ends, rank);
-            procs_assert_says(ends, rank, "rank 2 (pid ");
-        }
-    }
-}
-
 #define IN_FOLDER(test)                                                                            \
     cmocka_unit_test_setup_teardown(test, temp_folder_setup, temp_folder_teardown)
 
@@ -478,7 +388,6 @@ int main(void)
         cmocka_unit_test(test_hooks_see_own_gradients),
         cmocka_unit_test(test_one_rank_alone_runs_the_model),
         cmocka_unit_test(test_another_setting_on_one_rank),
-        cmocka_unit_test(test_a_death_is_told_to_all),
         IN_FOLDER(test_what_cannot_be_combined), /* the last two make this process a rank */
         IN_FOLDER(test_used_while_away),
     };
