@@ -257,6 +257,39 @@ static void test_staged_wait_with_a_timeout(void **state)
     procs_succeed(2, 60, late_rank, NULL);
 }
 
+/* Nobody waits for two of four collectives, of which one uses memory again: their memory goes with
+ * the group. */
+static int careless_rank(int rank, int size, void *arg)
+{
+    (void)arg;
+    procs_init(rank, size, 60);
+    td_group *group = td_dist_world();
+    td_device_stage(group, TD_CPU);
+    td_tensor *t[3];
+    td_work *works[3];
+    for (int i = 0; i < 3; i++) {
+        t[i] = td_full(TD_SHAPE(1000), rank, TD_F32, TD_CPU);
+        REQUIRE_OK(td_all_reduce(group, t[i], TD_SUM, &works[i]));
+    }
+    REQUIRE_OK(td_work_wait(works[0], 0));
+    REQUIRE_OK(td_work_wait(works[1], 0));
+    REQUIRE_OK(td_all_reduce(group, t[0], TD_SUM, &works[0]));
+    REQUIRE_OK(td_barrier(group)); /* all have ended */
+    REQUIRE(td_get(t[0], (int64_t[]){ 999 }) == size * (size - 1) / 2.0);
+    REQUIRE(td_get(t[2], (int64_t[]){ 999 }) == rank);
+    for (int i = 0; i < 3; i++) {
+        td_free(t[i]);
+    }
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_staged_that_nobody_waits_for(void **state)
+{
+    (void)state;
+    procs_succeed(2, 60, careless_rank, NULL);
+}
+
 /* ---- the real library, without a GPU ---- */
 
 static void test_real_library(void **state)
@@ -335,6 +368,7 @@ int main(void)
         cmocka_unit_test(test_staged),
         cmocka_unit_test(test_staged_while_another_waits),
         cmocka_unit_test(test_staged_wait_with_a_timeout),
+        cmocka_unit_test(test_staged_that_nobody_waits_for),
         cmocka_unit_test(test_real_init_fails_without_gpu),
         with_folder(test_ddp_schedule),
         with_folder(test_watchdog),

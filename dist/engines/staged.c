@@ -30,6 +30,9 @@ static td_staged *take(td_group *group, size_t bytes)
     if (staged == NULL && (staged = malloc(sizeof *staged + bytes)) != NULL) {
         staged->room = bytes;
     }
+    if (staged != NULL) {
+        staged->next = NULL;
+    }
     return staged;
 }
 
