@@ -92,7 +92,8 @@ static void test_with_what_else_a_step_does(void **state)
     run_everywhere((shard_case){ .kind = kind, .rule = MOMENTUM, .scales = true });
     run_everywhere((shard_case){ .kind = kind, .rule = ADAM, .recomputes = true });
     run_everywhere((shard_case){ .rule = ADAM, .options.comm_hook = "bf16" });
-    run_everywhere((shard_case){ .rule = ADAM, .options.comm_hook = "powersgd" });
+    run_everywhere(
+        (shard_case){ .rule = ADAM, .options = { .comm_hook = "powersgd", .powersgd_start = 3 } });
     run_everywhere(
         (shard_case){ .kind = kind, .rule = ADAM, .options.find_unused_parameters = true });
     run_everywhere(
