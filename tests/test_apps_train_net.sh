@@ -51,6 +51,15 @@ works 'by two ranks' "$apps/tdrun" --nproc-per-node 2 "$apps/test_net" --cfg who
 grep -o '^resnet18.*classes\|Acc.*images)' out | tail -n 2 >two
 "$apps/test_net" --cfg whole/config.yaml | grep -o '^resnet18.*classes\|Acc.*images)' >one
 same 'the same figures' one two
+: >out
+"$apps/test_net" --cfg whole/config.yaml --profile MODEL.DUMMY_INPUT True MODEL.DUMMY_SAMPLES 100000 >out 2>&1 &
+run=$!
+until_line out '^Test: ' $run
+kill -INT $run
+wait $run
+test $? -eq 130
+tap $? 'Ctrl-C ends it after the running batch' out
+says 'with what --profile was asked for' '^loader wait '
 works 'predict knows its classes and size' "$apps/predict" whole/best "$pictures/rgb.png"
 says 'by their names' '%  (grey|large|palette|rgb|sampled)$'
 
