@@ -71,7 +71,7 @@ void td_device_stage(td_group *group, td_device device);
 /* ---- staged.c ---- */
 
 /* A staged collective's memory on the host. */
-typedef struct td_staged td_staged;
+typedef struct td_host_copy td_host_copy;
 
 /* Copies the data to the host, which waits for the GPU, and queues the collective there. Meanwhile
  * the GPU works on. */
@@ -79,8 +79,8 @@ td_status td_staged_submit(td_group *group, const td_collective *c, td_device de
                            td_work **work);
 /* When the collective has ended: copies the result to the GPU unless it failed. The memory serves
  * later collectives. Returns `status`. */
-td_status td_staged_end(td_group *group, td_staged *staged, td_status status);
+td_status td_staged_end(td_group *group, td_host_copy *staged, td_status status);
 /* Frees a list of such memory. */
-void td_staged_free(td_staged *list);
+void td_staged_free(td_host_copy *list);
 
 #endif

@@ -34,7 +34,7 @@ struct td_group {
     _Atomic(td_device_engine *) device_engine;
     atomic_bool stages; /* in place of an engine */
     td_device staged;   /* the device whose collectives are staged */
-    td_staged *unused_staged;
+    td_host_copy *unused_staged;
     atomic_uint_fast64_t device_collectives; /* numbers given out */
 
     /* The watchdog's. */

@@ -26,7 +26,7 @@ struct td_work {
     atomic_bool done;
     struct td_device_engine *device; /* NULL: the collective runs on the host */
     uint64_t ticket;                 /* the collective's number in that engine */
-    struct td_staged *staged;        /* NULL: the data is in the host's memory */
+    struct td_host_copy *staged;     /* NULL: the data is in the host's memory */
     td_status status;
     char message[512]; /* of a failure that does not break the group */
 };

@@ -113,7 +113,7 @@ td_status td_work_wait(td_work *work, double timeout)
         bool broken = atomic_load(&group->broken) != TD_OK;
         td_fail(status, "%s", broken ? group->cause : work->message);
     }
-    td_staged *staged = work->staged;
+    td_host_copy *staged = work->staged;
     work->staged = NULL;
     td_work_give(q, work);
     pthread_mutex_unlock(&q->lock);

@@ -4,9 +4,9 @@
 
 #include <stdlib.h>
 
-struct td_staged {
-    td_staged *next; /* in the group's list of unused ones */
-    size_t room;     /* bytes of memory */
+struct td_host_copy {
+    td_host_copy *next; /* in the group's list of unused ones */
+    size_t room;        /* bytes of memory */
     td_device device;
     void *target; /* on the device; nothing comes back if bytes is 0 */
     size_t bytes;
@@ -15,14 +15,14 @@ struct td_staged {
 };
 
 /* Memory with enough room, used again or new. */
-static td_staged *take(td_group *group, size_t bytes)
+static td_host_copy *take(td_group *group, size_t bytes)
 {
     pthread_mutex_lock(&group->queue.lock);
-    td_staged **link = &group->unused_staged;
+    td_host_copy **link = &group->unused_staged;
     while (*link != NULL && (*link)->room < bytes) {
         link = &(*link)->next;
     }
-    td_staged *staged = *link;
+    td_host_copy *staged = *link;
     if (staged != NULL) {
         *link = staged->next;
     }
@@ -36,7 +36,7 @@ static td_staged *take(td_group *group, size_t bytes)
     return staged;
 }
 
-td_status td_staged_end(td_group *group, td_staged *staged, td_status status)
+td_status td_staged_end(td_group *group, td_host_copy *staged, td_status status)
 {
     if (status == TD_OK && staged->bytes > 0) {
         td_memory_upload(staged->device, staged->target, staged->result, staged->bytes);
@@ -54,7 +54,7 @@ td_status td_staged_submit(td_group *group, const td_collective *c, td_device de
     size_t piece = (size_t)c->count * td_dtype_size(c->dtype);
     size_t in = piece * (size_t)td_pieces_given(c, group->rank, group->size);
     size_t out = piece * (size_t)td_pieces_taken(c, group->rank, group->size);
-    td_staged *staged = take(group, in + out + 1);
+    td_host_copy *staged = take(group, in + out + 1);
     if (staged == NULL) {
         return td_fail(TD_E_NOMEM, "no memory on the host for a collective of %zu bytes on %s",
                        in > out ? in : out, td_device_name(device));
@@ -77,10 +77,10 @@ td_status td_staged_submit(td_group *group, const td_collective *c, td_device de
     return TD_OK;
 }
 
-void td_staged_free(td_staged *list)
+void td_staged_free(td_host_copy *list)
 {
     while (list != NULL) {
-        td_staged *next = list->next;
+        td_host_copy *next = list->next;
         free(list);
         list = next;
     }
