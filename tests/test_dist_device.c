@@ -154,7 +154,7 @@ static int staged_rank(int rank, int size, void *arg)
     }
     REQUIRE(td_get(part, (int64_t[]){ 9 }) == size * (rank + 1));
     REQUIRE_OK(td_reduce(group, u, TD_SUM, 0, NULL));
-    REQUIRE(rank != 0 || td_get(u, (int64_t[]){ 0 }) == size * (size + 1) / 2.0);
+    REQUIRE(td_get(u, (int64_t[]){ 0 }) == (rank == 0 ? size * (size + 1) / 2.0 : value));
     td_fill_(u, value);
     REQUIRE_OK(td_gather(group, rank == 1 ? all : NULL, u, 1, NULL));
     REQUIRE(rank != 1 || td_get(all, (int64_t[]){ size - 1, 5 }) == size);
