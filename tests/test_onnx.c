@@ -353,6 +353,9 @@ static void test_two_inputs(void **state)
                  td_onnx_export(net, shape, path));
     expect_fatal("the second input's shape [2,3]",
                  td_onnx_export(net, shape, path, .shape2 = shape, .example2 = x));
+    expect_fatal("the inputs [2,3] and [1,3] have different batch sizes",
+                 td_onnx_export(net, shape, path, .shape2 = TD_SHAPE(1, 3), .dynamic_batch = true));
+    assert_true(td_onnx_export(net, shape, path, .shape2 = TD_SHAPE(1, 3)) == TD_OK);
     td_module *one = td_nn_relu();
     expect_fatal("ReLU takes one input", td_onnx_export(one, shape, path, .shape2 = shape));
     td_free(x);

@@ -17,15 +17,16 @@ typedef struct td_onnx_options {
     const td_tensor *example; /* an input of this shape, for a model that does not take the one that
                                  is made: floats of the model's dtype, or 0 where its first layer is
                                  an embedding */
-    bool dynamic_batch;       /* the file's first dimension is "N", any size; otherwise shape's */
-    td_shape shape2;          /* of a module of two inputs: the second, which has the same batch, */
-    const td_tensor *example2; /* and its example, or floats */
+    bool dynamic_batch;       /* the inputs' first dimension is "N", any size; otherwise shape's */
+    td_shape shape2; /* of a module of two inputs: the second's, with the same batch size if
+                        that is dynamic */
+    const td_tensor *example2; /* a second input, or NULL: floats of the model's dtype */
 } td_onnx_options;
 
 /* td_onnx_export(model, shape, path, ...): runs the model's forward in evaluation mode and in f32
- * arithmetic, and writes its operations, opset 20. The graph's input is "input", its result
- * "output"; parameters and buffers have their paths as names. Outside of a step. The file is
- * replaced whole or not at all.
+ * arithmetic, and writes its operations, opset 20. The graph's input is "input" (a second one
+ * "input2"), its result "output"; parameters and buffers have their paths as names. Outside of a
+ * step. The file is replaced whole or not at all.
  *
  * Forward runs twice, on different values, and with dynamic_batch on two batch sizes: a model whose
  * operations, or whose numbers that are no tensors, depend on the input would be written wrongly,
