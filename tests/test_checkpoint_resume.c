@@ -253,6 +253,43 @@ static void test_other_dtypes(void **state)
     td_module_free(net);
 }
 
+/* PyTorch's count of batches is loaded where the model counts, too, and otherwise ignored. A file
+ * without one does not fit a model that counts: its averages would begin again. */
+static void test_counted_batches(void **state)
+{
+    (void)state;
+    const char *path = temp_path("norm.safetensors");
+    const float two[] = { 2.0f, 2.0f }, four[] = { 4.0f, 4.0f };
+    const int64_t batches = 3;
+    const td_safetensors_entry entries[] = {
+        { "weight", TD_F32, TD_SHAPE(2), two, 8 },
+        { "bias", TD_F32, TD_SHAPE(2), two, 8 },
+        { "running_mean", TD_F32, TD_SHAPE(2), four, 8 },
+        { "running_var", TD_F32, TD_SHAPE(2), four, 8 },
+        { "num_batches_tracked", TD_I64, TD_SCALAR, &batches, 8 },
+    };
+    td_module *counts = td_nn_batch_norm2d(2, .cumulative = true), *plain = td_nn_batch_norm2d(2);
+    assert_int_equal(td_safetensors_write(path, entries, 5, NULL, 0), TD_OK);
+    assert_int_equal(td_checkpoint_load(path, plain), TD_OK);
+    assert_int_equal(td_checkpoint_load(path, counts), TD_OK);
+    td_tensor *x = td_zeros(TD_SHAPE(2, 2, 1, 1), TD_F32, TD_CPU);
+    TD_STEP {
+        td_forward(counts, x);
+    }
+    td_free(x);
+    assert_int_equal(td_checkpoint_save(path, counts), TD_OK);
+    td_fill_(counts->tensors[2].tensor, 0.0);
+    td_fill_(counts->tensors[4].tensor, 0.0);
+    assert_int_equal(td_checkpoint_load(path, counts), TD_OK);
+    assert_true(td_get(counts->tensors[2].tensor, (int64_t[]){ 1 }) == 3.0); /* (3 * 4 + 0) / 4 */
+    assert_true(td_item(counts->tensors[4].tensor) == 4.0);
+    assert_int_equal(td_safetensors_write(path, entries, 4, NULL, 0), TD_OK);
+    assert_int_equal(td_checkpoint_load(path, counts), TD_E_MISMATCH);
+    assert_error_says("missing in the file (1): num_batches_tracked", NULL);
+    td_module_free(counts);
+    td_module_free(plain);
+}
+
 /* All of a ResNet's 102 tensors come back. */
 static void test_resnet(void **state)
 {
@@ -285,10 +322,10 @@ static void test_resnet(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        IN_FOLDER(test_resume_sgd),    IN_FOLDER(test_resume_adam),
-        IN_FOLDER(test_file_order),    IN_FOLDER(test_other_memory_order),
-        IN_FOLDER(test_foreign_names), IN_FOLDER(test_other_dtypes),
-        IN_FOLDER(test_resnet),
+        IN_FOLDER(test_resume_sgd),      IN_FOLDER(test_resume_adam),
+        IN_FOLDER(test_file_order),      IN_FOLDER(test_other_memory_order),
+        IN_FOLDER(test_foreign_names),   IN_FOLDER(test_other_dtypes),
+        IN_FOLDER(test_counted_batches), IN_FOLDER(test_resnet),
     };
     return cmocka_run_group_tests_name("checkpoints: resume", tests, NULL, NULL);
 }

@@ -122,11 +122,11 @@ void td_saving_cancel(td_saving **saving);
  * All names and shapes must fit, and the file must hold everything that the options ask for
  * (optim, ema, extra, with_random); a file without a scaler is fine, and leaves the scaler
  * unchanged. If something is missing or does not fit, TD_E_MISMATCH lists the differences, and
- * nothing is changed. Float dtypes are converted. Names
- * with the prefixes of PyTorch's wrappers ("module.", "_orig_mod.") are accepted.
- * "num_batches_tracked" is ignored, and so are optimizer state, averages and extra tensors that the
- * options do not ask for. Settings of the optimizer other than the learning rate, and its groups,
- * stay as you made them.
+ * nothing is changed. Float dtypes are converted. Names with the prefixes of PyTorch's wrappers
+ * ("module.", "_orig_mod.") are accepted. "num_batches_tracked" is ignored if the model does not
+ * count batches (.cumulative of td_nn_batch_norm2d), and so are optimizer state, averages and extra
+ * tensors that the options do not ask for. Settings of the optimizer other than the learning rate,
+ * and its groups, stay as you made them.
  *
  * With sharding, where all ranks save, all ranks also load, and each reads its own part. If the
  * file does not fit on one rank, all return that rank's error, and nothing is changed.
