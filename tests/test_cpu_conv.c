@@ -402,44 +402,46 @@ static void test_f64(void **state)
     all_shapes(TD_F64);
 }
 
-/* Taps that meet only padding: their gradient is zero to the bit, whatever was there before. */
+/* Taps that meet only padding: their gradient is zero to the bit, whatever was there before, and as
+ * it was where gradients are added to. */
 static void test_dead_taps_are_zero(void **state)
 {
     (void)state;
+    enum { CHANNELS = 70, N = 9, OF_TAP = CHANNELS * CHANNELS, COUNT = 9 * OF_TAP };
+    /* How many elements hold other bits than zero, and which: NaN, -0, and a few here and there. */
+    static const struct before {
+        uint32_t bits;
+        int every;
+    } before[] = {
+        { 0xffffffff, 1 }, { 0x80000000, 1 }, { 0, 1 }, { 1, 1021 }, { 0x01000000, 997 }
+    };
     td_isa_force(td_isa_detect());
-    td_conv2d_desc d = { .dtype = TD_F32,
-                         .n = 9,
-                         .ic = 70,
-                         .ih = 1,
-                         .iw = 1,
-                         .oc = 70,
-                         .kh = 3,
-                         .kw = 3,
-                         .stride_h = 1,
-                         .stride_w = 1,
-                         .pad_h = 1,
-                         .pad_w = 1,
-                         .dil_h = 1,
-                         .dil_w = 1,
-                         .groups = 1 };
+    td_conv2d_desc d = { .dtype = TD_F32, .n = N, .ic = CHANNELS, .oc = CHANNELS, .groups = 1 };
+    d.ih = d.iw = d.pad_h = d.pad_w = d.stride_h = d.stride_w = d.dil_h = d.dil_w = 1;
+    d.kh = d.kw = 3;
     assert_true(conv_finish(&d));
-    float x[9 * 70], dy[9 * 70], *dw = malloc(9 * 70 * 70 * sizeof *dw);
+    float x[N * CHANNELS], dy[N * CHANNELS], *dw = malloc(COUNT * sizeof *dw);
     assert_non_null(dw);
     assert_int_equal(td_conv2d_workspace(&d, TD_CONV2D_BACKWARD_WEIGHTS) % 64, 0);
     void *workspace = aligned_alloc(64, td_conv2d_workspace(&d, TD_CONV2D_BACKWARD_WEIGHTS));
     assert_non_null(workspace);
-    for (int i = 0; i < 9 * 70; i++) {
+    for (int i = 0; i < N * CHANNELS; i++) {
         x[i] = 1 + (float)(conv_random() % 100);
         dy[i] = 1 + (float)(conv_random() % 100);
     }
-    memset(dw, 0xff, 9 * 70 * 70 * sizeof *dw);
-    td_conv2d_run(NULL,
-                  &(td_conv2d_call){
-                      .desc = &d, .pass = TD_CONV2D_BACKWARD_WEIGHTS, .x = x, .w = dw, .y = dy },
-                  workspace);
-    for (int i = 0; i < 9 * 70 * 70; i++) {
-        bool centre = i / (70 * 70) == 4;
-        assert_true(centre == (dw[i] != 0));
+    for (size_t k = 0; k < 2 * sizeof before / sizeof *before; k++) {
+        const struct before *b = &before[k / 2];
+        td_conv2d_call call = { .desc = &d, .x = x, .w = dw, .y = dy, .accumulate = k % 2 };
+        call.pass = TD_CONV2D_BACKWARD_WEIGHTS;
+        for (int i = 0; i < COUNT; i++) {
+            memcpy(&dw[i], &(uint32_t){ i % b->every == 0 ? b->bits : 0 }, sizeof *dw);
+        }
+        td_conv2d_run(NULL, &call, workspace);
+        for (int i = 0; i < COUNT; i++) {
+            uint32_t bits, kept = call.accumulate && i % b->every == 0 ? b->bits : 0;
+            memcpy(&bits, &dw[i], sizeof bits);
+            assert_true(i / OF_TAP == 4 ? dw[i] != 0 : bits == kept);
+        }
     }
     free(workspace);
     free(dw);

@@ -142,6 +142,16 @@ static void huge_logits(td_dtype dtype)
     ref_close(y, (double[]){ 0.5, 0.5, 0.0 }, NULL, 1e-7, "softmax of huge logits");
     k()->softmax(y, x, 1, true);
     ref_close(y, (double[]){ -log(2.0), -log(2.0), -INFINITY }, NULL, 1e-6, "its logarithm");
+    td_tensor *label = ref_filled(TD_SHAPE(1), TD_I64, TD_ROW_MAJOR, 1.0);
+    td_tensor *loss = td_new(TD_SHAPE(1), dtype, ref_device());
+    td_tensor *total = td_new(TD_SCALAR, TD_F64, ref_device());
+    td_write(x, (double[]){ 0x1p60, 0x1p60, -INFINITY }, TD_F64);
+    k()->cross_entropy(loss, total, y, x, label, NULL,
+                       &(td_entropy_params){ 0.0, TD_IGNORES_NONE, false });
+    ref_close(loss, (double[]){ log(2.0) }, NULL, 1e-6, "cross-entropy of huge logits");
+    td_free(label);
+    td_free(loss);
+    td_free(total);
     td_free(x);
     td_free(y);
 }

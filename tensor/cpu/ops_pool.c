@@ -150,7 +150,7 @@ static void gather(const pool_job *job, const item *it, tap_list *list, double *
             }
             int t = list->taps.count++;
             list->row[t] = job->from + pixel * job->size;
-            list->index[t] = job->index ? job->index + pixel : NULL;
+            list->index[t] = job->gradient && job->index ? job->index + pixel : NULL;
             list->place[t] =
                 (uint8_t)(place_of(job, 0, oy, y) * job->p.kernel[1] + place_of(job, 1, ox, x));
             list->weight[t] = sum ? 1.0 / average_over(job, oy, ox) : 0;
