@@ -335,6 +335,30 @@ static void check_both_states(td_module *m)
     td_module_free(m);
 }
 
+/* A batch that is large enough for the threads to share its rows, and an odd number of hidden
+ * elements: the rows are what they are in small batches, and so is their gradient. */
+static void test_recurrent_rows(void **state)
+{
+    (void)state;
+    td_module *m = td_nn_lstm(3, 129);
+    td_tensor *x = td_new(S(66, 2, 3), TD_F32, TD_CPU), *parts[6];
+    fill(x, 0, 23, 29, 14.0);
+    td_requires_grad(x, true);
+    TD_STEP {
+        td_tensor *all = td_forward(m, x);
+        for (int i = 0; i < 6; i++) {
+            parts[i] = td_forward(m, td_slice(x, 0, 11 * i, 11 * i + 11, 1));
+        }
+        td_tensor *joined = td_cat(parts, 6, 0);
+        assert_true(td_item(td_max(td_abs(td_sub(all, joined)))) < 1e-6);
+        double gradient = gradient_of_squares(x, all), bound = 1e-5 * (1.0 + fabs(gradient));
+        assert_true(fabs(gradient) > 0.1);
+        assert_true(fabs(gradient_of_squares(x, joined) - gradient) < bound);
+    }
+    td_free(x);
+    td_module_free(m);
+}
+
 static void test_state(void **state)
 {
     (void)state;
@@ -438,6 +462,7 @@ int main(void)
         cmocka_unit_test(test_pooling_and_resizing),
         cmocka_unit_test(test_activation),
         cmocka_unit_test(test_recurrent),
+        cmocka_unit_test(test_recurrent_rows),
         cmocka_unit_test(test_state),
         cmocka_unit_test(test_padding_idx),
         cmocka_unit_test(test_dropout2d),
