@@ -209,7 +209,7 @@ endif
 $(B)/tensor/cuda/%.o: ALL_CFLAGS += $(CUDA_CFLAGS)
 $(B)/tensor/backend.o: ALL_CFLAGS += $(CUDA_FLAGS)
 $(B)/dist/engines/nccl/load.o: ALL_CFLAGS += $(CUDA_FLAGS)
-$(B)/tests/test_cuda_memory.o: ALL_CFLAGS += $(CUDA_FLAGS)
+$(B)/tests/test_cuda_memory.o $(B)/tests/test_cuda_shard.o: ALL_CFLAGS += $(CUDA_FLAGS)
 $(B)/tests/test_dist_nccl_api.o $(B)/tests/test_cuda_plans.o $(B)/tests/test_cuda_launches.o: ALL_CFLAGS += $(CUDA_FLAGS) $(CUDA_CFLAGS)
 CU_FLAGS := $(CU_B)/flags$(if $(EMULATE),.cu)
 # Not before it is known which compiler that is: a new variant's first reading of this file would

@@ -194,23 +194,54 @@ static void test_bytes(void **state)
 
 /* ---- checkpoints ---- */
 
-/* Saved from one place and loaded in another, a run goes on to the same weights. */
+/* What is saved of a run: all that a checkpoint may have. */
+static void save(const shard_run *r, const char *path)
+{
+    REQUIRE_OK(td_checkpoint_save(path, r->job.net, .optim = r->job.optim, .ema = r->ema,
+                                  .with_random = true));
+}
+
+static void require_same_files(const char *a, const char *b)
+{
+    size_t size, other;
+    char *one = temp_read(a, &size), *two = temp_read(b, &other);
+    REQUIRE(size == other && memcmp(one, two, size) == 0);
+    free(one);
+    free(two);
+}
+
+/* Saved from one place and loaded in another: ranks that shard save the same file from there, and
+ * where the same device steps, runs go on to the same weights. */
 static int run_checkpoint(int rank, int size, void *path)
 {
     begin(rank, size);
-    shard_case c = { .kind = JOB_CONV_BLOCKS, .rule = ADAM, .averages = true }, host = c;
+    shard_case gpu = { .kind = JOB_CONV_BLOCKS, .rule = ADAM, .averages = true }, host = gpu;
     host.options.offload = "cpu";
-    const shard_case *ways[][2] = { { &host, &host }, { &host, &c }, { &c, &host } };
-    for (int i = 0; i < 3; i++) {
+    const struct {
+        const shard_case *from, *to;
+        td_shard way; /* of the run that loads */
+        int steps;
+    } ways[] = { { &host, &host, TD_SHARD_PARAMETERS, 2 },
+                 { &host, &gpu, TD_SHARD_PARAMETERS, 0 },
+                 { &gpu, &host, TD_SHARD_PARAMETERS, 0 },
+                 { &host, &gpu, TD_SHARD_NONE, 0 } };
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         shard_run saved, loaded;
-        shard_open(&saved, ways[i][0], TD_SHARD_PARAMETERS, rank);
-        shard_step(&saved, ways[i][0]);
-        REQUIRE_OK(td_checkpoint_save(path, saved.job.net, .optim = saved.job.optim,
-                                      .ema = saved.ema, .with_random = true));
-        shard_open(&loaded, ways[i][1], TD_SHARD_PARAMETERS, rank);
+        char again[1024];
+        snprintf(again, sizeof again, "%s-again", (const char *)path);
+        shard_open(&saved, ways[i].from, TD_SHARD_PARAMETERS, rank);
+        shard_step(&saved, ways[i].from);
+        save(&saved, path);
+        shard_open(&loaded, ways[i].to, ways[i].way, rank);
         REQUIRE_OK(td_checkpoint_load(path, loaded.job.net, .optim = loaded.job.optim,
                                       .ema = loaded.ema, .with_random = true));
-        shard_require_same(&saved, ways[i][0], &loaded, ways[i][1], i == 0 ? 2 : 0);
+        if (ways[i].way != TD_SHARD_NONE) { /* with the generators of all ranks */
+            save(&loaded, again);
+            if (rank == 0) {
+                require_same_files(path, again);
+            }
+        }
+        shard_require_same(&saved, ways[i].from, &loaded, ways[i].to, ways[i].steps);
     }
     td_dist_destroy();
     return 0;

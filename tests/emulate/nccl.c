@@ -30,6 +30,7 @@ typedef struct shared {
 } shared;
 
 typedef struct comm {
+    struct comm *before; /* in the list of all */
     int rank, size;
     char name[64];
     shared *s;
@@ -218,6 +219,10 @@ static td_nccl_result get_unique_id(td_nccl_id *id)
     return TD_NCCL_SUCCESS;
 }
 
+/* All that were made: what is on streams may name a communicator that has ended, so records stay.
+ */
+static comm *_Atomic latest;
+
 static td_nccl_result init_rank_config(td_nccl_comm *made, int size, td_nccl_id id, int rank,
                                        td_nccl_config *config)
 {
@@ -243,6 +248,7 @@ static td_nccl_result init_rank_config(td_nccl_comm *made, int size, td_nccl_id 
     }
     c->s = memory;
     atomic_store(&c->s->joined[rank], (int)getpid());
+    c->before = atomic_exchange(&latest, c);
     *made = c;
     return TD_NCCL_IN_PROGRESS;
 }
@@ -283,7 +289,6 @@ static td_nccl_result finalize(td_nccl_comm of)
     return TD_NCCL_SUCCESS;
 }
 
-/* What is on streams may still name the communicator: its record stays. */
 static td_nccl_result end(td_nccl_comm of)
 {
     comm *c = of;
