@@ -128,11 +128,13 @@ static void add_taps(const pool_job *job, const item *it, tap_list *list, double
  * windows may have any number of places; max pooling (sum NULL) has MAX_TAPS at most. */
 static void gather(const pool_job *job, const item *it, tap_list *list, double *sum)
 {
-    const int64_t at[2] = { it->y, it->x }, width = job->gradient ? job->size_y[1] : job->size_x[1];
+    const bool gradient = job->gradient;
+    const int64_t at[2] = { it->y, it->x }, width = gradient ? job->size_y[1] : job->size_x[1];
     int64_t begin[2], end[2];
     bool more = false;
+    double weight = sum && !gradient ? 1.0 / average_over(job, it->y, it->x) : 0.0;
     for (int k = 0; k < 2; k++) {
-        if (job->gradient) {
+        if (gradient) {
             windows_of(job, k, at[k], &begin[k], &end[k]);
         } else {
             window_of(job, k, at[k], 0, &begin[k], &end[k]);
@@ -141,8 +143,8 @@ static void gather(const pool_job *job, const item *it, tap_list *list, double *
     list->taps = (td_taps){ 0, list->row, list->index, list->place };
     for (int64_t h = begin[0]; h < end[0]; h++) {
         for (int64_t w = begin[1]; w < end[1]; w++) {
-            int64_t oy = job->gradient ? h : it->y, ox = job->gradient ? w : it->x;
-            int64_t y = job->gradient ? it->y : h, x = job->gradient ? it->x : w;
+            int64_t oy = gradient ? h : it->y, ox = gradient ? w : it->x;
+            int64_t y = gradient ? it->y : h, x = gradient ? it->x : w;
             int64_t pixel = (h * width + w) * job->run + it->first;
             if (list->taps.count == MAX_TAPS) {
                 add_taps(job, it, list, sum, more);
@@ -150,10 +152,10 @@ static void gather(const pool_job *job, const item *it, tap_list *list, double *
             }
             int t = list->taps.count++;
             list->row[t] = job->from + pixel * job->size;
-            list->index[t] = job->gradient && job->index ? job->index + pixel : NULL;
+            list->index[t] = gradient && job->index ? job->index + pixel : NULL;
             list->place[t] =
                 (uint8_t)(place_of(job, 0, oy, y) * job->p.kernel[1] + place_of(job, 1, ox, x));
-            list->weight[t] = sum ? 1.0 / average_over(job, oy, ox) : 0;
+            list->weight[t] = sum && gradient ? 1.0 / average_over(job, oy, ox) : weight;
         }
     }
     if (sum) {
