@@ -1,4 +1,5 @@
 /* Optimizers against their formulas in double; what is skipped; groups. */
+#include "nn/extra/ema.h"
 #include "nn/extra/optimizers.h"
 #include "tandem.h"
 #include "tests/expect_fatal.h"
@@ -458,6 +459,10 @@ static void test_bad_options(void **state)
     expect_fatal("beta2 is 2; it must be", td_lion(j.params, .beta2 = 2.0));
     td_fail(TD_OK, "%s", "");
     expect_fatal("td_parameters failed (no message", td_adam(NULL));
+    td_module_free(j.net);
+    open_job(&j, TD_BF16);
+    expect_fatal("sgd: the parameters are bf16:", td_sgd(j.params, .lr = 0.1));
+    expect_fatal("td_ema_new: the model is bf16:", td_ema_new(j.net));
     td_module_free(j.net);
 }
 

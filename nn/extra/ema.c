@@ -29,6 +29,9 @@ td_ema *td_ema_new_at(td_ema_options options, td_site at)
 {
     td_module *model = options.model;
     TD_REQUIRE(model != NULL, at, "td_ema_new: the model is NULL");
+    TD_REQUIRE(model->dtype == TD_F32 || model->dtype == TD_F64, at,
+               "td_ema_new: the model is %s: averages are of f32 or f64",
+               td_dtype_name(model->dtype));
     TD_REQUIRE(options.decay >= 0.0 && options.decay < 1.0, at,
                "td_ema_new: the decay is %g; it must lie between 0 and 1", options.decay);
     td_ema *e = calloc(1, sizeof *e);

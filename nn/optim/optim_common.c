@@ -30,6 +30,11 @@ td_optim *td_optim_new(const td_optim_kind *kind, td_params *params, double lr,
     TD_REQUIRE(params != NULL, at, "%s: the parameters are NULL: td_parameters failed (%s)",
                kind->name, td_last_reason());
     size_t room = (size_t)td_params_count(params) + 1; /* stops here if they were freed */
+    td_dtype dtype = room > 1 ? td_params_get(params, 0)->tensor->dtype : TD_F32;
+    TD_REQUIRE(dtype == TD_F32 || dtype == TD_F64, at,
+               "%s: the parameters are %s: parameters that are trained are f32 or f64, also where "
+               "precision is bf16 (td_set_math)",
+               kind->name, td_dtype_name(dtype));
     td_optim *o = calloc(1, sizeof *o);
     if (o == NULL) {
         td_fail(TD_E_NOMEM, "no memory for an optimizer");
