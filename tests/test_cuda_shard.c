@@ -61,7 +61,8 @@ static void begin(int rank, int size)
 typedef struct gpu_case {
     const char *mesh; /* NULL: none */
     shard_case c;
-    bool mixed;   /* bf16 arithmetic, in which .wire changes no bit; otherwise f64, to 1e-12 */
+    bool mixed;   /* bf16 arithmetic, in which .wire changes no bit, or with a loss scaler f16;
+                     otherwise f64, to 1e-12 */
     bool exactly; /* all that a step does is done by the GPU, in the same order */
 } gpu_case;
 
@@ -82,7 +83,9 @@ static int run_next_to_none(int rank, int size, void *arg)
     const gpu_case *g = arg;
     shard_case whole = g->c, sharded = g->c;
     begin(rank, size);
-    td_set_math((td_math){ .precision = g->mixed ? TD_PRECISION_BF16 : TD_PRECISION_FP32 });
+    td_set_math((td_math){ .precision = g->c.scales ? TD_PRECISION_FP16
+                                        : g->mixed  ? TD_PRECISION_BF16
+                                                    : TD_PRECISION_FP32 });
     whole.options.wire = whole.options.offload = NULL;
     whole.defers = false;
     if (g->mesh != NULL) {
