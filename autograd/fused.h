@@ -6,6 +6,7 @@
 #define TD_AUTOGRAD_FUSED_H
 
 #include "autograd/ops.h"
+#include "tensor/kernel_types.h"
 
 /* Reads a pair (height, width) from an option that is given for both (`both`) or for each (`hw`).
  * Neither given: `usual` for both. Both given, or one below `least`: a mistake of the caller. */
@@ -21,8 +22,9 @@ td_tensor *td_conv2d_sums_at(td_conv2d_options options, td_tensor **sums, td_sit
 
 /* What batch normalisation does besides, in the same pass. */
 typedef struct td_batch_norm_fusion {
-    bool relu;             /* y = relu(...) */
-    td_tensor *add;        /* y = bn(x) + add, before the relu; shaped like x; takes gradients */
+    td_norm_activation activation; /* y = relu(...), gelu(...) */
+    td_tensor *add; /* y = bn(x) + add, before the relu; shaped like x; takes gradients; not with
+                       gelu */
     const td_tensor *sums; /* of x, by td_conv2d_sums_at: training computes mean and variance from
                               them without reading x again. The variance is a difference of sums,
                               which is accurate while means are less than thousands of spreads */

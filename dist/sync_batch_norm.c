@@ -2,8 +2,7 @@
  *
  * Forward: each rank sends its count n_r, mean and M2 (sum of squares about the mean). They are
  * merged in double, in rank order, by the formula for the variance of a union (Chan, Golub and
- * LeVeque 1979). Backward, with g = dy where relu's output is positive (0 elsewhere) and sums over
- * all ranks:
+ * LeVeque 1979). Backward, with g = dy times the activation's slope and sums over all ranks:
  *
  *     dx = w inv_std (g - sum(g)/n - x_hat sum(g x_hat)/n)      x_hat = (x - mean) inv_std
  *
@@ -33,11 +32,11 @@ typedef struct sync_norm {
 typedef struct sync_params {
     sync_norm *sync;
     double count; /* of values per channel, on all ranks */
-    bool relu;
+    td_norm_activation activation;
 } sync_params;
 
 enum { X, WEIGHT, BIAS, ADD, INPUTS };
-enum { SAVED_X, SAVED_Y, SAVED_WEIGHT, SAVED_MEAN, SAVED_INV_STD, SAVED };
+enum { SAVED_X, SAVED_Y, SAVED_WEIGHT, SAVED_MEAN, SAVED_INV_STD, SAVED_AFFINE, SAVED };
 
 static td_tensor *new_channels(const td_tensor *x, td_dtype dtype, td_site at)
 {
@@ -129,22 +128,28 @@ static td_tensor *normalise(sync_norm *sync, const td_batch_norm_options *o,
 {
     td_tensor *x = o->x, *weight = o->weight, *bias = o->bias;
     td_tensor *y = td_step_new_like(x, at), *inv_std = new_channels(x, TD_F64, at);
+    bool active = fusion->activation != TD_NORM_LINEAR;
+    td_dtype dtype = x->dtype == TD_F64 ? TD_F64 : TD_F32;
+    td_tensor *affine = active && !fusion->add ? td_step_new(TD_SHAPE(2, x->shape[1]), dtype,
+                                                             TD_ROW_MAJOR, td_device_of(x), at)
+                                               : NULL;
     td_kernels_of(td_device_of(x))
         ->batch_norm(&(td_batch_norm_args){ .x = x,
                                             .weight = weight,
                                             .bias = bias,
                                             .add = fusion->add,
-                                            .relu = fusion->relu,
+                                            .activation = fusion->activation,
                                             .eps = td_or_usual(o->eps, 1e-5),
                                             .running_mean = mean,
                                             .running_var = variance,
                                             .mean = new_channels(x, TD_F64, at),
                                             .inv_std = inv_std,
+                                            .affine = affine,
                                             .y = y });
     return TD_RECORD(at, .op = "sync_batch_norm", .backward = sync_backward, .out = y,
                      .inputs = { x, weight, bias, fusion->add },
-                     .saved = { x, fusion->relu ? y : NULL, weight, mean, inv_std },
-                     .params = &(sync_params){ sync, count, fusion->relu },
+                     .saved = { x, active && !affine ? y : NULL, weight, mean, inv_std, affine },
+                     .params = &(sync_params){ sync, count, fusion->activation },
                      .params_size = sizeof(sync_params));
 }
 
@@ -207,7 +212,8 @@ static td_batch_norm_grad_args grad_args(td_node *node, const td_tensor *dy)
                                       .weight = td_saved(node, SAVED_WEIGHT),
                                       .mean = td_saved(node, SAVED_MEAN),
                                       .inv_std = td_saved(node, SAVED_INV_STD),
-                                      .relu = params->relu };
+                                      .affine = td_saved(node, SAVED_AFFINE),
+                                      .activation = params->activation };
 }
 
 /* Writes a gradient [channels] that was summed in double. */
@@ -277,7 +283,7 @@ static void sync_backward(td_node *node, const td_tensor *dy)
     give_channels(node, WEIGHT, gx);
 
     bool wants_x = td_input_needs_grad(node, X);
-    bool masks_add = params->relu && td_input_needs_grad(node, ADD);
+    bool masks_add = params->activation != TD_NORM_LINEAR && td_input_needs_grad(node, ADD);
     args = grad_args(node, dy);
     args.dx = wants_x ? td_step_new_like(x, at) : NULL;
     args.dadd = masks_add ? td_step_new_like(td_node_input(node, ADD), at) : NULL;
@@ -294,7 +300,7 @@ static void sync_backward(td_node *node, const td_tensor *dy)
     }
     if (masks_add) {
         td_input_grad_is(node, ADD, args.dadd);
-    } else if (!params->relu) {
+    } else if (params->activation == TD_NORM_LINEAR) {
         td_input_grad_is(node, ADD, dy);
     }
 }

@@ -92,7 +92,8 @@ void td_dropout_set_replica(td_module *m, uint64_t replica);
 
 /* What sequential.c has to recognise. */
 bool td_is_batch_norm2d(const td_module *m);
-bool td_is_relu(const td_module *m);
+/* What batch normalisation may do in m's place; LINEAR if it may not, or if m is surrounded. */
+td_norm_activation td_activation_of(const td_module *m);
 /* Whether a model's first layer, an embedding, takes indices (i64) instead of floats. */
 bool td_takes_indices(const td_module *m);
 
@@ -117,14 +118,14 @@ td_batch_norm_override td_batch_norm2d_override(const td_module *m);
 
 /* ---- fused layers: for td_nn_sequential and the models ---- */
 
-/* BatchNorm2d's forward with what can be computed in its pass: [+ add] and relu. */
-td_tensor *td_nn_batch_norm2d_fused(td_module *bn, td_tensor *x, td_tensor *add, bool relu,
-                                    td_site at);
+/* BatchNorm2d's forward with what can be computed in its pass: [+ add] and an activation. */
+td_tensor *td_nn_batch_norm2d_fused(td_module *bn, td_tensor *x, td_tensor *add,
+                                    td_norm_activation activation, td_site at);
 
 /* What follows a BatchNorm2d and is computed in its pass. */
 typedef struct td_nn_batch_norm_then {
-    td_tensor *add; /* is added */
-    bool relu;
+    td_tensor *add; /* is added; not with gelu */
+    td_norm_activation activation;
     td_module *max_pool; /* a MaxPool2d after all that; NULL: none */
 } td_nn_batch_norm_then;
 

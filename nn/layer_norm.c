@@ -49,7 +49,7 @@ static td_tensor *normalise(td_module *bn, td_tensor *x, td_batch_norm_fusion fu
 
 static td_tensor *batch_norm_forward(td_module *self, td_tensor *x, td_site at)
 {
-    td_batch_norm_fusion nothing = { .relu = false };
+    td_batch_norm_fusion nothing = { .add = NULL };
     if (x->ndim != 3 && x->ndim != 5) {
         return normalise(self, x, nothing, at);
     }
@@ -124,8 +124,8 @@ bool td_is_batch_norm2d(const td_module *m)
     return m->type == &batch_norm_type;
 }
 
-td_tensor *td_nn_batch_norm2d_fused(td_module *bn, td_tensor *x, td_tensor *add, bool relu,
-                                    td_site at)
+td_tensor *td_nn_batch_norm2d_fused(td_module *bn, td_tensor *x, td_tensor *add,
+                                    td_norm_activation activation, td_site at)
 {
     TD_REQUIRE(bn != NULL && td_is_batch_norm2d(bn), at,
                "td_nn_batch_norm2d_fused: the module is %s, not a BatchNorm2d",
@@ -133,10 +133,13 @@ td_tensor *td_nn_batch_norm2d_fused(td_module *bn, td_tensor *x, td_tensor *add,
     if (td_is_surrounded(bn)) {
         td_tensor *y = td_forward_at(bn, x, at);
         y = add != NULL ? td_add_at(y, add, at) : y;
-        return relu ? td_relu_at(y, at) : y;
+        return activation == TD_NORM_RELU   ? td_relu_at(y, at)
+               : activation == TD_NORM_GELU ? td_gelu_at(y, at)
+                                            : y;
     }
     td_context_push(td_node_of(bn)->label);
-    td_tensor *y = normalise(bn, x, (td_batch_norm_fusion){ .relu = relu, .add = add }, at);
+    td_tensor *y =
+        normalise(bn, x, (td_batch_norm_fusion){ .activation = activation, .add = add }, at);
     td_context_pop();
     return y;
 }
@@ -150,12 +153,13 @@ td_tensor *td_nn_conv2d_batch_norm(td_module *conv, td_module *bn, td_tensor *x,
                conv == NULL ? "NULL" : conv->type->name, bn == NULL ? "NULL" : bn->type->name);
     then = then != NULL ? then : &nothing;
     bool plain = ((const batch_norm_state *)bn->state)->override.normalise == NULL;
-    bool pools = then->max_pool != NULL && plain && then->relu && then->add == NULL &&
-                 td_max_pool2d_window(then->max_pool) != NULL && !td_is_surrounded(then->max_pool);
+    bool pools = then->max_pool != NULL && plain && then->activation == TD_NORM_RELU &&
+                 then->add == NULL && td_max_pool2d_window(then->max_pool) != NULL &&
+                 !td_is_surrounded(then->max_pool);
     int64_t scope = td_scope_begin();
     if (td_is_surrounded(conv) || td_is_surrounded(bn)) { /* one by one */
         td_tensor *y = td_forward_at(conv, x, at);
-        y = td_nn_batch_norm2d_fused(bn, y, then->add, then->relu, at);
+        y = td_nn_batch_norm2d_fused(bn, y, then->add, then->activation, at);
         y = then->max_pool != NULL ? td_forward_at(then->max_pool, y, at) : y;
         td_scope_end(scope, y);
         return y;
@@ -166,7 +170,7 @@ td_tensor *td_nn_conv2d_batch_norm(td_module *conv, td_module *bn, td_tensor *x,
     bool wants_sums = td_is_half(computed) && bn->training && plain;
     td_tensor *y = td_conv2d_module_run(conv, x, wants_sums ? &sums : NULL, at);
     td_batch_norm_fusion fusion = {
-        .relu = then->relu,
+        .activation = then->activation,
         .add = then->add,
         .sums = sums,
         .over_x = true, /* nobody else has seen y */

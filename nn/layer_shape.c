@@ -14,9 +14,12 @@ LAYER(silu, "SiLU", td_silu_at(x, at))
 LAYER(flatten, "Flatten", td_flatten_at(x, 1, at))
 LAYER(global_avg_pool2d, "GlobalAvgPool2d", td_global_avg_pool2d_at(x, at))
 
-bool td_is_relu(const td_module *m)
+td_norm_activation td_activation_of(const td_module *m)
 {
-    return m->type == &relu_type;
+    td_norm_activation activation = m->type == &relu_type   ? TD_NORM_RELU
+                                    : m->type == &gelu_type ? TD_NORM_GELU
+                                                            : TD_NORM_LINEAR;
+    return td_is_surrounded(m) ? TD_NORM_LINEAR : activation;
 }
 
 /* ---- pooling ---- */

@@ -24,18 +24,20 @@ static int run_children(td_module *self, int i, td_tensor **x, td_site at)
         *x = td_forward_at(child[i], *x, at);
         return i + 1;
     }
-    bool relu = is_child(self, bn + 1, td_is_relu);
+    td_norm_activation activation =
+        bn + 1 < self->child_count ? td_activation_of(child[bn + 1]) : TD_NORM_LINEAR;
     if (!conv) {
-        *x = td_nn_batch_norm2d_fused(child[bn], *x, NULL, relu, at);
+        *x = td_nn_batch_norm2d_fused(child[bn], *x, NULL, activation, at);
     } else {
-        bool pool = relu && is_child(self, bn + 2, is_max_pool2d);
-        td_nn_batch_norm_then then = { .relu = relu, .max_pool = pool ? child[bn + 2] : NULL };
+        bool pool = activation == TD_NORM_RELU && is_child(self, bn + 2, is_max_pool2d);
+        td_nn_batch_norm_then then = { .activation = activation,
+                                       .max_pool = pool ? child[bn + 2] : NULL };
         *x = td_nn_conv2d_batch_norm(child[i], child[bn], *x, &then, at);
         if (pool) {
             return bn + 3;
         }
     }
-    return bn + 1 + relu;
+    return bn + 1 + (activation != TD_NORM_LINEAR);
 }
 
 static td_tensor *sequential_forward(td_module *self, td_tensor *x, td_site at)

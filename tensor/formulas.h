@@ -49,9 +49,10 @@
      : (p) == (T)-0.5 ? (T)1 / TD_MATH(sqrt)(x)                                                    \
                       : TD_MATH(pow)(x, p))
 
-/* The normal distribution's function and density. gelu(x) = x P(x); its slope is P(x) + x P'(x). */
+/* The normal distribution's function P and density. gelu(x) = x P(x); its slope: P(x) + x P'(x). */
 #define TD_NORMAL_BELOW(x) TD_MATH(normal_below)(x)
 #define TD_NORMAL_DENSITY(x) ((T)0.39894228040143267794 * TD_MATH(exp)((T)-0.5 * (x) * (x)))
+#define TD_GELU(x) ((x)*TD_NORMAL_BELOW(x))
 #define TD_GELU_SLOPE(x) (TD_NORMAL_BELOW(x) + (x)*TD_NORMAL_DENSITY(x))
 
 /* ---- normalisation ---- */

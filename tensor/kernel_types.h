@@ -43,6 +43,13 @@ static inline bool td_binary_of_integers(td_binary_op op)
     }
 }
 
+/* What batch normalisation does to its result in the same pass. */
+typedef enum td_norm_activation {
+    TD_NORM_LINEAR, /* nothing */
+    TD_NORM_RELU,
+    TD_NORM_GELU /* the exact one, of the result as its dtype holds it */
+} td_norm_activation;
+
 typedef enum td_reduce_op { TD_REDUCE_SUM, TD_REDUCE_MEAN, TD_REDUCE_MAX } td_reduce_op;
 
 typedef struct td_pool2d_params {

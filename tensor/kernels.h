@@ -27,9 +27,9 @@ typedef struct td_conv2d_params {
     td_math math;
 } td_conv2d_params;
 
-/* Batch normalisation over [N,C,...]: per channel, over all else. Optional add and relu fused:
- * y = act(x_hat * weight + bias [+ add]). x, add, y and their gradients are of one dtype: f32, f64
- * or bf16; what is [C] is f64 beside f64, and otherwise f32 or, each as it likes, f64
+/* Batch normalisation over [N,C,...]: per channel, over all else. Optional add, and relu or gelu,
+ * fused: y = act(x_hat * weight + bias [+ add]). x, add, y and their gradients are of one dtype:
+ * f32, f64 or bf16; what is [C] is f64 beside f64, and otherwise f32 or, each as it likes, f64
  * (SyncBatchNorm's). Statistics are accumulated in double. */
 typedef struct td_batch_norm_args {
     const td_tensor *x;             /* [N,C] or [N,C,H,W]; y may be x */
@@ -38,7 +38,7 @@ typedef struct td_batch_norm_args {
     const td_tensor *sums; /* [2,C] f64, row-major: the sum of x and of its squares, from who has
                               made x (conv2d); read in training. NULL: found here, which is exact
                               also where the mean is much larger than the spread */
-    bool relu;
+    td_norm_activation activation; /* gelu goes without add and max_pool */
     bool training;
     double eps, momentum;                  /* momentum: running = (1-m)*running + m*batch */
     td_tensor *running_mean, *running_var; /* [C]; training: updated (variance over n-1) unless
@@ -55,10 +55,11 @@ typedef struct td_batch_norm_args {
 
 typedef struct td_batch_norm_grad_args {
     const td_tensor *dy, *x, *y; /* y: the forward's output; read only for relu's mask (y > 0) */
-    const td_tensor *affine; /* the forward's, if nothing was added: relu's mask is then found from
-                                x, to the bit, and y is not read (it may be NULL) */
+    const td_tensor *affine; /* the forward's, if nothing was added: relu's mask and gelu's slope
+                                are then found from x, to the bit, and y is not read (it may be
+                                NULL); gelu needs it */
     const td_tensor *weight, *mean, *inv_std;
-    bool relu;
+    td_norm_activation activation;
     bool training;                          /* false: the statistics were constants */
     td_tensor *dx, *dweight, *dbias, *dadd; /* each may be NULL: not wanted */
     bool accumulate_dx, accumulate_dweight, accumulate_dbias, accumulate_dadd;

@@ -3,6 +3,7 @@
 #include "tests/expect_fatal.h"
 
 #include "autograd/autograd.h"
+#include "autograd/fused.h"
 #include "autograd/hooks.h"
 #include "autograd/tape.h"
 #include "tensor/extend.h"
@@ -224,6 +225,10 @@ static void test_shapes(void **state)
     expect_fatal("evaluation needs", td_batch_norm(image, NULL, NULL, NULL, NULL));
     expect_fatal("at least two",
                  td_batch_norm(zeros(TD_SHAPE(1, 3)), NULL, NULL, NULL, NULL, .training = true));
+    expect_fatal("gelu goes without add",
+                 td_batch_norm_fused_at(
+                     (td_batch_norm_options){ .x = image, .training = true },
+                     (td_batch_norm_fusion){ .activation = TD_NORM_GELU, .add = image }, TD_HERE));
     expect_fatal("layer_norm: weight[2] does not fit x[2,3]",
                  td_layer_norm(x, zeros(TD_SHAPE(2)), NULL, 0.0));
     expect_fatal("half the kernel", td_max_pool2d(image, .kernel = 2, .padding = 2));

@@ -24,7 +24,8 @@ enum { CHANNELS = 5, SIDE = 3, TOTAL = 12, PICTURE = CHANNELS * SIDE * SIDE };
 
 typedef struct norm_case {
     td_dtype dtype;
-    bool relu, add;
+    td_norm_activation activation;
+    bool add;
     double mean, tolerance;
     int counts[4]; /* pictures of each rank; TOTAL in all */
 } norm_case;
@@ -75,7 +76,7 @@ static void run_norm(const norm_case *c, td_module *bn, int from, int count, out
         }
         td_zero_grad_of(add);
         td_step_begin();
-        td_tensor *y = td_nn_batch_norm2d_fused(bn, x, c->add ? add : NULL, c->relu, TD_HERE);
+        td_tensor *y = td_nn_batch_norm2d_fused(bn, x, c->add ? add : NULL, c->activation, TD_HERE);
         td_backward(td_sum(td_mul(y, r)));
         read_into(y, o->y);
         read_into(td_grad(x), o->dx);
@@ -137,12 +138,14 @@ static void test_equals_the_global_batch(void **state)
 {
     (void)state;
     norm_case cases[] = {
-        { TD_F32, false, false, 0.0, 1e-5, { 6, 6 } },
-        { TD_F64, false, false, 0.0, 1e-12, { 5, 7 } },
-        { TD_F64, true, false, 0.3, 1e-12, { 1, 8, 3 } },
-        { TD_F64, true, true, 0.3, 1e-12, { 4, 0, 8 } }, /* an empty rank */
-        { TD_F64, false, true, 0.0, 1e-12, { 0, 0, 11, 1 } },
-        { TD_F32, true, true, 100.0, 1e-3, { 3, 9 } },
+        { TD_F32, TD_NORM_LINEAR, false, 0.0, 1e-5, { 6, 6 } },
+        { TD_F64, TD_NORM_LINEAR, false, 0.0, 1e-12, { 5, 7 } },
+        { TD_F64, TD_NORM_RELU, false, 0.3, 1e-12, { 1, 8, 3 } },
+        { TD_F64, TD_NORM_GELU, false, 0.3, 1e-12, { 1, 0, 11 } },
+        { TD_F32, TD_NORM_GELU, false, 0.3, 1e-5, { 5, 7 } },
+        { TD_F64, TD_NORM_RELU, true, 0.3, 1e-12, { 4, 0, 8 } }, /* an empty rank */
+        { TD_F64, TD_NORM_LINEAR, true, 0.0, 1e-12, { 0, 0, 11, 1 } },
+        { TD_F32, TD_NORM_RELU, true, 100.0, 1e-3, { 3, 9 } },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int size = 2 + (cases[i].counts[2] > 0) + (cases[i].counts[3] > 0);
@@ -190,7 +193,7 @@ static int run_one(int rank, int size, void *arg)
 {
     (void)arg;
     procs_init(rank, size, 20.0);
-    norm_case c = { TD_F32, true, true, 0.0, 0.0, { TOTAL } };
+    norm_case c = { TD_F32, TD_NORM_RELU, true, 0.0, 0.0, { TOTAL } };
     static outcome mine, whole;
     run_norm(&c, td_convert_sync_batch_norm(td_nn_batch_norm2d(CHANNELS), NULL), 0, TOTAL, &mine);
     run_norm(&c, td_nn_batch_norm2d(CHANNELS), 0, TOTAL, &whole);

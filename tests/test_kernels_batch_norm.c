@@ -161,7 +161,7 @@ static void check_norm(const norm_case *c, td_dtype dtype)
                                            .weight = d.weight,
                                            .bias = d.bias,
                                            .add = d.add,
-                                           .relu = c->relu,
+                                           .activation = c->relu ? TD_NORM_RELU : TD_NORM_LINEAR,
                                            .training = c->training,
                                            .eps = 1e-5,
                                            .momentum = 0.1,
@@ -243,7 +243,7 @@ static void norm_in_place(td_dtype dtype)
     td_tensor *inv_std = ref_filled(TD_SHAPE(5), per_channel(dtype), TD_ROW_MAJOR, 0.0);
     td_batch_norm_args args = { .x = x,
                                 .eps = 1e-5,
-                                .relu = true,
+                                .activation = TD_NORM_RELU,
                                 .running_mean = mean,
                                 .running_var = var,
                                 .mean = used,
@@ -352,7 +352,7 @@ static void check_norm_grad(const norm_case *c, td_dtype dtype, bool expanded)
         .weight = d.weight,
         .mean = mean,
         .inv_std = inv_std,
-        .relu = c->relu,
+        .activation = c->relu ? TD_NORM_RELU : TD_NORM_LINEAR,
         .training = c->training,
         .dx = half(c, c->shape, dtype),
         .dweight = half(c, per, per_channel(dtype)),
@@ -408,7 +408,7 @@ static void single_outputs(td_dtype dtype)
         .weight = d.weight,
         .mean = ref_tensor(per, per_channel(dtype), TD_ROW_MAJOR, 5),
         .inv_std = ref_filled(per, per_channel(dtype), TD_ROW_MAJOR, 1.5),
-        .relu = true,
+        .activation = TD_NORM_RELU,
         .training = true,
         .dx = half(c, c->shape, dtype),
         .dweight = half(c, per, per_channel(dtype)),
@@ -464,7 +464,7 @@ static void sums_and_affine(td_dtype dtype)
     td_batch_norm_args args = { .x = d.x,
                                 .weight = d.weight,
                                 .bias = d.bias,
-                                .relu = true,
+                                .activation = TD_NORM_RELU,
                                 .training = true,
                                 .eps = 1e-5,
                                 .mean = td_new(per, fine, ref_device()),
@@ -487,7 +487,7 @@ static void sums_and_affine(td_dtype dtype)
                                      .weight = d.weight,
                                      .mean = args.mean,
                                      .inv_std = args.inv_std,
-                                     .relu = true,
+                                     .activation = TD_NORM_RELU,
                                      .training = true,
                                      .dx = norm_input(c, dtype, 13, 0.0),
                                      .dweight = td_new(per, fine, ref_device()),
@@ -518,6 +518,95 @@ static void test_batch_norm_sums_and_affine(void **state)
     ref_run_half(sums_and_affine);
 }
 
+/* The forward and the gradients of a case: in one pass, or batch normalisation and gelu after each
+ * other. */
+typedef struct gelu_results {
+    td_tensor *y, *dx, *dweight, *dbias;
+} gelu_results;
+
+static gelu_results gelu_of(const norm_case *c, td_dtype dtype, bool fused, bool over_dy)
+{
+    norm_data d;
+    make_norm(&d, c, dtype);
+    td_dtype fine = per_channel(dtype);
+    td_shape per = TD_SHAPE(d.channels);
+    td_norm_activation activation = fused ? TD_NORM_GELU : TD_NORM_LINEAR;
+    td_tensor *dy = norm_input(c, dtype, 12, 0.0), *z = norm_input(c, dtype, 9, 0.0);
+    gelu_results r = { norm_input(c, dtype, 9, 0.0), over_dy ? dy : half(c, c->shape, dtype),
+                       half(c, per, fine), half(c, per, fine) };
+    td_batch_norm_args args = { .x = d.x,
+                                .weight = d.weight,
+                                .bias = d.bias,
+                                .activation = activation,
+                                .training = c->training,
+                                .eps = 1e-5,
+                                .momentum = 0.1,
+                                .running_mean = d.mean,
+                                .running_var = d.var,
+                                .mean = td_new(per, fine, ref_device()),
+                                .inv_std = td_new(per, fine, ref_device()),
+                                .affine = td_new(TD_SHAPE(2, d.channels), fine, ref_device()),
+                                .y = fused ? r.y : z };
+    k()->batch_norm(&args);
+    if (!fused) {
+        k()->unary(TD_UNARY_gelu, r.y, z, 0.0, 0.0);
+        k()->unary_grad(TD_UNARY_gelu, dy, dy, z, r.y, 0.0, 0.0, false);
+    }
+    k()->batch_norm_grad(&(td_batch_norm_grad_args){ .dy = dy,
+                                                     .x = d.x,
+                                                     .affine = fused ? args.affine : NULL,
+                                                     .weight = d.weight,
+                                                     .mean = args.mean,
+                                                     .inv_std = args.inv_std,
+                                                     .activation = activation,
+                                                     .training = c->training,
+                                                     .dx = r.dx,
+                                                     .dweight = r.dweight,
+                                                     .dbias = r.dbias,
+                                                     .accumulate_dx = c->accumulate && !over_dy,
+                                                     .accumulate_dweight = !c->accumulate,
+                                                     .accumulate_dbias = c->accumulate });
+    td_tensor *all[] = { z, args.mean, args.inv_std, args.affine, over_dy ? NULL : dy };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        td_free(all[i]);
+    }
+    free_norm(&d);
+    return r;
+}
+
+static void same_and_free(td_tensor *got, td_tensor *expected, const char *what)
+{
+    double *want = ref_values(expected);
+    ref_close(got, want, NULL, 0.0, what);
+    free(want);
+    td_free(got);
+    td_free(expected);
+}
+
+static void gelu_cases(td_dtype dtype)
+{
+    static const norm_case wide = { { 2, { 5, 5000 } }, /* rows that are computed in pieces */
+                                    TD_IMAGE,           0, false, false, true, true, false, false };
+    size_t count = sizeof norm_cases / sizeof norm_cases[0];
+    for (size_t i = 0; i < 2 * (count + 1); i++) {
+        const norm_case *c = i / 2 < count ? &norm_cases[i / 2] : &wide;
+        bool over_dy = i % 2 != 0;
+        gelu_results fused = gelu_of(c, dtype, true, over_dy);
+        gelu_results apart = gelu_of(c, dtype, false, over_dy);
+        same_and_free(fused.y, apart.y, "batch_norm with gelu");
+        same_and_free(fused.dx, apart.dx, "dx with gelu");
+        same_and_free(fused.dweight, apart.dweight, "dweight with gelu");
+        same_and_free(fused.dbias, apart.dbias, "dbias with gelu");
+    }
+}
+
+static void test_batch_norm_gelu(void **state)
+{
+    (void)state;
+    ref_run(gelu_cases);
+    ref_run_half(gelu_cases);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -527,6 +616,7 @@ int main(void)
         cmocka_unit_test(test_batch_norm_grad),
         cmocka_unit_test(test_batch_norm_single_outputs),
         cmocka_unit_test(test_batch_norm_sums_and_affine),
+        cmocka_unit_test(test_batch_norm_gelu),
     };
     return cmocka_run_group_tests_name("kernels: batch normalisation", tests, NULL, NULL);
 }

@@ -57,7 +57,7 @@ static td_tensor *norm_relu(td_tensor *x, td_tensor *add, const td_pool2d_option
     td_tensor *mean = filled(TD_SHAPE(1), dtype, 0.0), *var = filled(TD_SHAPE(1), dtype, 1.0);
     td_batch_norm_options options = { .x = x, .running_mean = mean, .running_var = var };
     options.eps = TD_ZERO;
-    td_batch_norm_fusion fusion = { .relu = true, .add = add, .max_pool = pool };
+    td_batch_norm_fusion fusion = { .activation = TD_NORM_RELU, .add = add, .max_pool = pool };
     return td_batch_norm_fused_at(options, fusion, TD_HERE);
 }
 

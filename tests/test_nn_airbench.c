@@ -1,6 +1,7 @@
 /* The parts of the speed run's network: eigenvalues, whitening, identity filters, batch norm
  * without a weight, and the network itself. */
 #include "nn/extra/whitening.h"
+#include "nn/around.h"
 #include "autograd/tape.h"
 #include "tandem.h"
 #include "tests/expect_fatal.h"
@@ -281,6 +282,37 @@ static void test_network(void **state)
     td_free(x);
 }
 
+static td_tensor *count_run(const td_around_rest *rest, td_tensor *x, void *user)
+{
+    ++*(int *)user;
+    return td_run_rest(rest, x);
+}
+
+/* A GELU that somebody watches is not fused: it runs after each of its group's normalisations, and
+ * the logits are the same bits. */
+static void test_watched_activation(void **state)
+{
+    (void)state;
+    td_manual_seed(3);
+    td_module *net = td_airbench(10), *group = net->children[1]->children[1];
+    td_tensor *x = td_new_layout(TD_SHAPE(5, 3, 32, 32), TD_F32, TD_IMAGE, TD_CPU);
+    td_normal_(x, 0.0, 1.0, td_default_generator());
+    float logits[2][50];
+    int runs = 0;
+    for (int i = 0; i < 2; i++) {
+        td_step_begin();
+        td_read(td_forward(net, x), logits[i], TD_F32);
+        td_step_end();
+        td_around around = { .run = count_run, .user = &runs };
+        assert_string_equal(group->children[5]->type->name, "GELU");
+        assert_int_equal(td_module_surround(group->children[5], &around), TD_OK);
+    }
+    assert_int_equal(runs, 2);
+    assert_memory_equal(logits[0], logits[1], sizeof logits[0]);
+    td_module_free(net);
+    td_free(x);
+}
+
 /* The Muon recipe's last layer. */
 static void test_unit_head(void **state)
 {
@@ -307,6 +339,7 @@ int main(void)
         cmocka_unit_test(test_dirac),
         cmocka_unit_test(test_batch_norm_without_weight),
         cmocka_unit_test(test_network),
+        cmocka_unit_test(test_watched_activation),
         cmocka_unit_test(test_unit_head),
     };
     return cmocka_run_group_tests_name("nn: the speed run's network", tests, NULL, NULL);

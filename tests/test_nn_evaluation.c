@@ -24,8 +24,8 @@ typedef struct norm_inputs {
     td_tensor *x, *add, *weight, *bias, *mean, *var;
 } norm_inputs;
 
-static td_tensor *normalise(const norm_inputs *in, td_tensor *x, bool add, bool relu, bool training,
-                            bool over_x)
+static td_tensor *normalise(const norm_inputs *in, td_tensor *x, bool add,
+                            td_norm_activation activation, bool training, bool over_x)
 {
     td_batch_norm_options options = { .x = x,
                                       .weight = in->weight,
@@ -33,23 +33,25 @@ static td_tensor *normalise(const norm_inputs *in, td_tensor *x, bool add, bool 
                                       .running_mean = in->mean,
                                       .running_var = in->var,
                                       .training = training };
-    td_batch_norm_fusion fusion = { .relu = relu, .add = add ? in->add : NULL, .over_x = over_x };
+    td_batch_norm_fusion fusion = { .activation = activation,
+                                    .add = add ? in->add : NULL,
+                                    .over_x = over_x };
     return td_batch_norm_fused_at(options, fusion, TD_HERE);
 }
 
-static void check_over(norm_inputs *in, bool add, bool relu, bool training)
+static void check_over(norm_inputs *in, bool add, td_norm_activation activation, bool training)
 {
     td_step_begin();
     td_no_grad_begin();
     td_tensor *x = td_mul_scalar(in->x, 1.0); /* a step tensor of our own */
-    td_tensor *apart = normalise(in, x, add, relu, training, false);
+    td_tensor *apart = normalise(in, x, add, activation, training, false);
     assert_ptr_not_equal(td_data(apart), td_data(x));
-    td_tensor *over = normalise(in, x, add, relu, training, true);
+    td_tensor *over = normalise(in, x, add, activation, training, true);
     assert_ptr_equal(td_data(over), td_data(x));
     size_t bytes = (size_t)td_numel(x) * td_dtype_size(x->dtype);
     assert_memory_equal(td_data(over), td_data(apart), bytes);
     td_no_grad_end();
-    td_tensor *kept = normalise(in, in->x, add, relu, training, true);
+    td_tensor *kept = normalise(in, in->x, add, activation, training, true);
     assert_ptr_not_equal(td_data(kept), td_data(in->x)); /* backward reads x */
     assert_memory_equal(td_data(kept), td_data(apart), bytes);
     td_step_end();
@@ -71,7 +73,11 @@ static void test_batch_norm_over_x(void **state)
             .var = td_full(TD_SHAPE(37), 2.0, channel, TD_CPU),
         };
         for (int bits = 0; bits < 8; bits++) {
-            check_over(&in, (bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0);
+            td_norm_activation activation = (bits & 2) != 0 ? TD_NORM_RELU : TD_NORM_LINEAR;
+            check_over(&in, (bits & 1) != 0, activation, (bits & 4) != 0);
+        }
+        for (int training = 0; training < 2; training++) {
+            check_over(&in, false, TD_NORM_GELU, training != 0);
         }
         td_tensor *all[] = { in.x, in.add, in.weight, in.bias, in.mean, in.var };
         for (int t = 0; t < 6; t++) {

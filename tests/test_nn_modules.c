@@ -188,20 +188,19 @@ static void test_embedding(void **state)
     td_module_free(m);
 }
 
-/* A Sequential runs BatchNorm2d and ReLU in one pass; values, statistics and gradients are those of
- * the two after each other. */
-static void test_sequential_fuses(void **state)
+/* A Sequential runs BatchNorm2d and an activation in one pass; values, statistics and gradients are
+ * those of the two after each other. */
+static void check_sequential_fuses(td_module *(*new_activation)(void))
 {
-    (void)state;
     td_manual_seed(2);
-    td_module *bn = td_nn_batch_norm2d(3), *relu = td_nn_relu();
-    td_module *both = td_nn_sequential(td_nn_batch_norm2d(3), td_nn_relu());
+    td_module *bn = td_nn_batch_norm2d(3), *activation = new_activation();
+    td_module *both = td_nn_sequential(td_nn_batch_norm2d(3), new_activation());
     td_tensor *x = random_pictures(4, 3, 5);
     td_requires_grad(x, true);
     float apart[300], fused[300], apart_dx[300], fused_dx[300], mean[2][3];
 
     td_step_begin();
-    td_tensor *y = td_forward(relu, td_forward(bn, x));
+    td_tensor *y = td_forward(activation, td_forward(bn, x));
     td_read(y, apart, TD_F32);
     td_backward(td_sum(td_mul(y, y)));
     td_read(td_grad(x), apart_dx, TD_F32);
@@ -224,8 +223,15 @@ static void test_sequential_fuses(void **state)
     }
     td_free(x);
     td_module_free(bn);
-    td_module_free(relu);
+    td_module_free(activation);
     td_module_free(both);
+}
+
+static void test_sequential_fuses(void **state)
+{
+    (void)state;
+    check_sequential_fuses(td_nn_relu);
+    check_sequential_fuses(td_nn_gelu);
 }
 
 static void test_train_and_eval(void **state)
@@ -464,7 +470,8 @@ static void test_bad_sizes(void **state)
     td_module *fc = td_nn_linear(3, 4);
     expect_fatal("test_nn_modules.c:", td_module_to(fc, TD_CPU_N(TD_MAX_DEVICES), TD_F32));
     td_module_free(fc);
-    expect_fatal("not a BatchNorm2d", td_nn_batch_norm2d_fused(NULL, NULL, NULL, true, TD_HERE));
+    expect_fatal("not a BatchNorm2d",
+                 td_nn_batch_norm2d_fused(NULL, NULL, NULL, TD_NORM_RELU, TD_HERE));
 }
 
 /* ---- the summary ---- */

@@ -106,22 +106,19 @@ static int free_file(void **state)
 
 /* ---- what is in a file ---- */
 
-static td_module *tower(void)
+static td_module *tower(td_module *activation)
 {
-    return td_nn_sequential(td_nn_conv2d(3, 4, .kernel = 3), td_nn_batch_norm2d(4), td_nn_relu(),
+    return td_nn_sequential(td_nn_conv2d(3, 4, .kernel = 3), td_nn_batch_norm2d(4), activation,
                             td_nn_max_pool2d(2), td_nn_flatten(), td_nn_dropout(0.5),
                             td_nn_linear(36, 5));
 }
 
-static void test_file(void **state)
+static void check_file(td_module *net, const char *activation)
 {
-    (void)state;
-    const char *const types[] = {
-        "Conv", "BatchNormalization", "Relu", "MaxPool", "Reshape", "Gemm"
-    };
+    const char *const types[] = { "Conv", "BatchNormalization", activation, "MaxPool", "Reshape",
+                                  "Gemm" };
     const char *const names[] = { "0.weight",       "0.bias",        "1.weight", "1.bias",
                                   "1.running_mean", "1.running_var", "6.weight", "6.bias" };
-    td_module *net = tower();
     assert_true(td_onnx_export(net, TD_SHAPE(2, 3, 8, 8), temp_path("net.onnx"),
                                .dynamic_batch = true) == TD_OK);
     message model = read_file(temp_path("net.onnx"));
@@ -149,6 +146,13 @@ static void test_file(void **state)
     assert_true(integer(field(shape, 1, 1), 1) == 3);
     assert_true(net->training && net->children[1]->training);
     td_module_free(net);
+}
+
+static void test_file(void **state)
+{
+    (void)state;
+    check_file(tower(td_nn_relu()), "Relu");
+    check_file(tower(td_nn_gelu()), "Gelu");
 }
 
 /* A weight is written row-major, however it lies in memory. */

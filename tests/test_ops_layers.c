@@ -227,7 +227,8 @@ static void check_batch_norm(td_tensor *x, td_tensor *add)
         radd = ref_read(add);
     }
     for (int relu = 0; relu < 2; relu++) {
-        td_batch_norm_fusion fusion = { .relu = relu, .add = add };
+        td_batch_norm_fusion fusion = { .activation = relu ? TD_NORM_RELU : TD_NORM_LINEAR,
+                                        .add = add };
         td_batch_norm_options o = {
             .x = x, .weight = w, .bias = b, .running_mean = mean, .running_var = var, .eps = 1e-3
         };

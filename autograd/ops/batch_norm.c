@@ -1,5 +1,5 @@
-/* Batch normalisation over [N,C] or [N,C,H,W], per channel, with an optional addition and relu in
- * the same pass: y = act((x - mean) * inv_std * weight + bias [+ add]). */
+/* Batch normalisation over [N,C] or [N,C,H,W], per channel, with an optional addition and
+ * activation in the same pass: y = act((x - mean) * inv_std * weight + bias [+ add]). */
 #include "autograd/fused.h"
 #include "autograd/ops/op.h"
 #include "tensor/extend.h"
@@ -19,7 +19,7 @@ static void batch_norm_backward(td_node *node, const td_tensor *dy)
 {
     const td_batch_norm_params *params = td_params_of(node);
     td_op_gradient g[INPUTS];
-    bool add_is_dy = !params->relu; /* nothing happens to the addend then */
+    bool add_is_dy = params->activation == TD_NORM_LINEAR; /* nothing happens to the addend then */
     g[X] = begin_dx(node, dy, add_is_dy && td_input_needs_grad(node, ADD));
     for (int i = X + 1; i < INPUTS; i++) {
         bool skip = i == ADD && add_is_dy;
@@ -37,7 +37,7 @@ static void batch_norm_backward(td_node *node, const td_tensor *dy)
             .weight = td_saved(node, SAVED_WEIGHT),
             .mean = td_saved(node, SAVED_MEAN),
             .inv_std = td_saved(node, SAVED_INV_STD),
-            .relu = params->relu,
+            .activation = params->activation,
             .training = params->training,
             .dx = g[X].grad,
             .dweight = g[WEIGHT].grad,
@@ -91,6 +91,8 @@ static void check(const td_batch_norm_args *args, td_site at)
         TD_REQUIRE(td_same_shape(x, args->add), at, "batch_norm: add%s must have the shape of x%s",
                    TD_SHAPE_TEXT(args->add), TD_SHAPE_TEXT(x));
     }
+    TD_REQUIRE(args->activation != TD_NORM_GELU || args->add == NULL, at,
+               "batch_norm: gelu goes without add");
     if (args->sums != NULL) {
         td_check_tensor(args->sums, "batch_norm", "sums", at);
         TD_REQUIRE(args->sums->dtype == TD_F64 && td_is_contiguous(args->sums) &&
@@ -111,8 +113,8 @@ static void check(const td_batch_norm_args *args, td_site at)
                TD_SHAPE_TEXT(x), (long long)n, n == 1 ? "" : "s");
 }
 
-/* Where results go, and what backward finds relu's mask from: without an addend the constants that
- * give the value again, or pooling's index; with one y itself. */
+/* Where results go, and what backward finds the activation's slope from: without an addend the
+ * constants that give the value again, or pooling's index; with one y itself. */
 static void new_results(td_batch_norm_args *args, td_tensor *x, const td_batch_norm_fusion *o,
                         td_batch_norm_params *params, td_site at)
 {
@@ -122,7 +124,7 @@ static void new_results(td_batch_norm_args *args, td_tensor *x, const td_batch_n
     args->mean = td_step_new(TD_SHAPE(channels), dtype, TD_ROW_MAJOR, device, at);
     args->inv_std = td_step_new(TD_SHAPE(channels), dtype, TD_ROW_MAJOR, device, at);
     if (o->max_pool != NULL) {
-        TD_REQUIRE(o->relu && o->add == NULL, at,
+        TD_REQUIRE(o->activation == TD_NORM_RELU && o->add == NULL, at,
                    "batch_norm: max_pool goes with relu and without add");
         params->pools = true;
         params->max_pool = td_op_max_pool_params(x, o->max_pool, "batch_norm", at);
@@ -139,7 +141,7 @@ static void new_results(td_batch_norm_args *args, td_tensor *x, const td_batch_n
     } else {
         args->y = td_step_new_like(x, at);
     }
-    if (o->relu && o->add == NULL) {
+    if (o->activation != TD_NORM_LINEAR && o->add == NULL) {
         args->affine = td_step_new(TD_SHAPE(2, channels), dtype, TD_ROW_MAJOR, device, at);
     }
 }
@@ -158,7 +160,7 @@ td_tensor *td_batch_norm_fused_at(td_batch_norm_options options, td_batch_norm_f
         .weight = options.weight,
         .bias = options.bias,
         .add = add,
-        .relu = fusion.relu,
+        .activation = fusion.activation,
         .training = options.training,
         .eps = td_or_usual(options.eps, 1e-5),
         .momentum = td_or_usual(options.momentum, 0.1),
@@ -174,11 +176,11 @@ td_tensor *td_batch_norm_fused_at(td_batch_norm_options options, td_batch_norm_f
         td_begin_write(options.running_var, "batch_norm", at);
     }
     td_batch_norm_params params = { .training = options.training,
-                                    .relu = fusion.relu,
+                                    .activation = fusion.activation,
                                     .eps = args.eps };
     new_results(&args, x, &fusion, &params, at);
     td_kernels_of(td_device_of(x))->batch_norm(&args);
-    bool reads_y = fusion.relu && add != NULL;
+    bool reads_y = fusion.activation != TD_NORM_LINEAR && add != NULL;
     return TD_RECORD(at, .op = "batch_norm", .backward = batch_norm_backward, .out = args.y,
                      .inputs = { x, options.weight, options.bias, add },
                      .saved = { x, reads_y ? args.y : NULL, options.weight, args.mean, args.inv_std,
@@ -198,5 +200,5 @@ td_tensor *td_batch_norm_at(td_batch_norm_options options, td_site at)
         options.x = td_reshape_at(x, image, at);
         return td_reshape_at(td_batch_norm_at(options, at), shape, at);
     }
-    return td_batch_norm_fused_at(options, (td_batch_norm_fusion){ .relu = false }, at);
+    return td_batch_norm_fused_at(options, (td_batch_norm_fusion){ .add = NULL }, at);
 }

@@ -57,7 +57,8 @@ typedef struct td_layer_norm_params {
 } td_layer_norm_params;
 
 typedef struct td_batch_norm_params {
-    bool training, relu, pools;
+    bool training, pools;
+    td_norm_activation activation;
     double eps;
     td_pool2d_params max_pool;
 } td_batch_norm_params;

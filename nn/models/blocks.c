@@ -27,7 +27,7 @@ td_module *td_block_conv_norm(int64_t in, int64_t out, int kernel, int stride, i
 td_tensor *td_block_conv_norm_fused(td_module *m, td_tensor *x, td_tensor *add, bool relu,
                                     td_site at)
 {
-    td_nn_batch_norm_then then = { .add = add, .relu = relu };
+    td_nn_batch_norm_then then = { .add = add, .activation = relu ? TD_NORM_RELU : TD_NORM_LINEAR };
     return td_nn_conv2d_batch_norm(m->children[0], m->children[1], x, &then, at);
 }
 

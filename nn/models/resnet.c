@@ -21,7 +21,7 @@ static td_tensor *shortcut(const block_state *s, td_tensor *x, td_site at)
 static td_tensor *norm_relu(td_module *conv, td_module *bn, td_tensor *x, td_tensor *add,
                             td_site at)
 {
-    td_nn_batch_norm_then then = { .add = add, .relu = true };
+    td_nn_batch_norm_then then = { .add = add, .activation = TD_NORM_RELU };
     return td_nn_conv2d_batch_norm(conv, bn, x, &then, at);
 }
 
@@ -88,7 +88,7 @@ typedef struct resnet_state {
 static td_tensor *stem_forward(td_module *self, td_tensor *x, td_site at)
 {
     const resnet_state *s = self->state;
-    td_nn_batch_norm_then then = { .relu = true, .max_pool = s->maxpool };
+    td_nn_batch_norm_then then = { .activation = TD_NORM_RELU, .max_pool = s->maxpool };
     return td_nn_conv2d_batch_norm(s->conv1, s->bn1, x, &then, at);
 }
 

@@ -211,7 +211,7 @@ static void pool(td_onnx_graph *g, const char *type, const char *x, const td_poo
                         sides("pads", p->pad, 4), INTEGER(ceil_mode, p->ceil_mode), extra));
 }
 
-/* [+ add] [relu] [max_pool] behind it, as the library fuses them. */
+/* [+ add] [relu or gelu] [max_pool] behind it, as the library fuses them. */
 static void batch_norm(td_onnx_graph *g)
 {
     const td_batch_norm_params *p = g->call->params;
@@ -224,14 +224,16 @@ static void batch_norm(td_onnx_graph *g)
                *bias = in_or(g, 2, channels, 0.0);
     const char *statistics[] = { td_onnx_name_of(g, g->call->reads[0]),
                                  td_onnx_name_of(g, g->call->reads[1]) };
-    const char *y = td_onnx_put(g, "BatchNormalization", add != NULL || p->relu ? NULL : g->out,
-                                TD_IN(A, weight, bias, statistics[0], statistics[1]),
-                                TD_WITH(REAL(epsilon, p->eps)));
+    const char *y = td_onnx_put(
+        g, "BatchNormalization", add != NULL || p->activation != TD_NORM_LINEAR ? NULL : g->out,
+        TD_IN(A, weight, bias, statistics[0], statistics[1]), TD_WITH(REAL(epsilon, p->eps)));
     if (add != NULL) {
-        y = td_onnx_put(g, "Add", p->relu ? NULL : g->out, TD_IN(y, add), NULL);
+        y = td_onnx_put(g, "Add", p->activation != TD_NORM_LINEAR ? NULL : g->out, TD_IN(y, add),
+                        NULL);
     }
-    if (p->relu) {
-        y = td_onnx_put(g, "Relu", p->pools ? NULL : g->out, TD_IN(y), NULL);
+    if (p->activation != TD_NORM_LINEAR) {
+        y = td_onnx_put(g, p->activation == TD_NORM_RELU ? "Relu" : "Gelu",
+                        p->pools ? NULL : g->out, TD_IN(y), NULL);
     }
     if (p->pools) {
         pool(g, "MaxPool", y, &p->max_pool, g->out);

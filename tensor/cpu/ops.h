@@ -12,6 +12,12 @@
 td_status td_cpu_check_precision(td_device device, td_precision precision);
 td_status td_cpu_measure_limits(td_device device, td_limits *limits);
 
+/* ops_elements.c: unary and unary_grad (of operations that read x) of n elements side by side, by
+ * the calling thread. y may be x, dx may be dy. */
+void td_cpu_unary_run(td_unary_op op, td_dtype dtype, int64_t n, void *y, const void *x);
+void td_cpu_unary_grad_run(td_unary_op op, td_dtype dtype, int64_t n, void *dx, const void *dy,
+                           const void *x);
+
 /* ops_channel_stats.c: [2,C] f64, the sum of every channel of y and of its squares */
 void td_cpu_channel_stats(td_tensor *stats, const td_tensor *y);
 

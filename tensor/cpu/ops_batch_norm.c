@@ -14,10 +14,11 @@
 
 typedef struct norm_job {
     const td_loops *loops;
+    td_dtype dtype;
     int64_t size, rows, channels, chunk, block; /* rows of a task, and that it writes together */
     const char *x, *add;
     char *y;
-    bool relu;
+    td_norm_activation activation;
     td_norm_constants constants;
     double *moments; /* [chunks][4][channels]: mean, m2, and room for one block's */
 } norm_job;
@@ -72,7 +73,11 @@ static void normalize_range(void *ctx, int64_t begin, int64_t end)
         int64_t n = end - r < job->block ? end - r : job->block;
         int64_t at = r * job->channels * job->size;
         job->loops->normalize(n, job->channels, job->y + at, job->x + at, &job->constants,
-                              job->add ? job->add + at : NULL, job->relu);
+                              job->add ? job->add + at : NULL, job->activation == TD_NORM_RELU);
+        if (job->activation == TD_NORM_GELU) { /* while the block is in the cache */
+            td_cpu_unary_run(TD_UNARY_gelu, job->dtype, n * job->channels, job->y + at,
+                             job->y + at);
+        }
     }
 }
 
@@ -153,6 +158,7 @@ void td_cpu_batch_norm(const td_batch_norm_args *a)
     td_staged sx, sadd, sy;
     norm_job job = {
         .loops = td_loops_of(x->dtype),
+        .dtype = (td_dtype)x->dtype,
         .size = (int64_t)td_dtype_size(x->dtype),
         .rows = numel / channels,
         .channels = channels,
@@ -161,7 +167,7 @@ void td_cpu_batch_norm(const td_batch_norm_args *a)
         .x = td_stage_in(&sx, x, TD_IMAGE),
         .add = td_stage_in(&sadd, a->add, TD_IMAGE),
         .y = td_stage_out(&sy, a->max_pool ? NULL : a->y, TD_IMAGE, false),
-        .relu = a->relu,
+        .activation = a->activation,
     };
     if (a->training) {
         take_moments(a, &job, device);
@@ -235,6 +241,7 @@ void td_cpu_group_norm(td_tensor *y, td_tensor *mean, td_tensor *inv_std, const 
     td_staged sx, sy;
     norm_job job = {
         .loops = td_loops_of(x->dtype),
+        .dtype = (td_dtype)x->dtype,
         .size = (int64_t)td_dtype_size(x->dtype),
         .rows = td_numel(x) / columns,
         .channels = columns,

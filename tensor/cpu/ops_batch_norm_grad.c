@@ -1,5 +1,5 @@
-/* The gradients of batch and group normalisation. Batch normalisation (+ add) (relu). With g = dy
- * where the relu let it through, n rows, x_hat = (x - mean) * inv_std, per channel:
+/* The gradients of batch and group normalisation. Batch normalisation (+ add) (relu or gelu).
+ * With g = dy times the activation's slope, n rows, x_hat = (x - mean) * inv_std, per channel:
  *
  *     dbias = sum(g)    dweight = sum(g x_hat)    dadd = g
  *     dx = weight inv_std (g - sum(g)/n - x_hat sum(g x_hat)/n)     or, in evaluation, w inv_std g
@@ -16,9 +16,11 @@
 
 typedef struct grad_job {
     const td_loops *loops;
+    td_dtype dtype;
     int64_t size, rows, channels, chunk, block; /* as norm_job's */
     td_norm_mask mask;
     const char *dy, *x, *y; /* y: TD_NORM_MASK_Y only */
+    char *gelu_g;           /* where the first pass leaves g, which the second reads as dy */
     char *dx, *dadd;
     bool add_dx, add_dadd;
     bool keep; /* the first pass leaves g in dadd */
@@ -34,6 +36,31 @@ static td_norm_grad block_at(const grad_job *job, int64_t at)
     };
 }
 
+/* g = dy times gelu's slope, of n rows from r on. What gelu was taken of, as its dtype held it, is
+ * computed again, by whole rows or pieces of one. */
+static void gelu_grad(const grad_job *job, int64_t r, int64_t n)
+{
+    enum { BYTES = 16384 };
+    _Alignas(64) char value[BYTES];
+    int64_t channels = job->channels, most = BYTES / job->size;
+    int64_t wide = channels < most ? channels : most, high = most / wide;
+    int64_t size = (int64_t)td_dtype_size(td_norm_dtype(job->dtype));
+    const td_norm_constants *all = &job->constants;
+    for (int64_t i = 0; i < n; i += high) {
+        int64_t rows = n - i < high ? n - i : high;
+        for (int64_t c = 0; c < channels; c += wide) {
+            int64_t columns = channels - c < wide ? channels - c : wide;
+            int64_t at = ((r + i) * channels + c) * job->size;
+            td_norm_constants own = { .mean = (const char *)all->mean + c * size,
+                                      .scale = (const char *)all->scale + c * size,
+                                      .shift = (const char *)all->shift + c * size };
+            job->loops->normalize(rows, columns, value, job->x + at, &own, NULL, false);
+            td_cpu_unary_grad_run(TD_UNARY_gelu, job->dtype, rows * columns, job->gelu_g + at,
+                                  job->dy + at, value);
+        }
+    }
+}
+
 static void sums_range(void *ctx, int64_t begin, int64_t end)
 {
     const grad_job *job = ctx;
@@ -44,6 +71,10 @@ static void sums_range(void *ctx, int64_t begin, int64_t end)
         int64_t n = end - r < TD_NORM_BLOCK ? end - r : TD_NORM_BLOCK;
         int64_t at = r * channels * job->size;
         td_norm_grad from = block_at(job, at);
+        if (job->gelu_g) {
+            gelu_grad(job, r, n);
+            from.dy = job->gelu_g + at;
+        }
         job->loops->norm_grad_sums(n, channels, &from, &job->constants,
                                    job->keep ? job->dadd + at : NULL, block, block + channels);
         for (int64_t i = 0; i < 2 * channels; i++) {
@@ -111,16 +142,22 @@ static void prepare_channels(const td_batch_norm_grad_args *args, const grad_job
     }
 }
 
-/* The gradient of what was pooled becomes dy: in dx, if that is to be overwritten, which the second
- * pass then does. Returns the scratch memory for it otherwise. */
-static void *take_pooled(const td_batch_norm_grad_args *args, grad_job *job, td_device device)
+/* The sums, and the gradient of what was pooled or gelu's argument, which becomes dy: in dx, if
+ * that is to be overwritten, which the second pass then does. Otherwise in scratch memory, which is
+ * returned. */
+static void *take_g(const td_batch_norm_grad_args *args, grad_job *job, td_device device)
 {
     void *scratch = NULL, *g = job->dx;
     if (!job->dx || job->add_dx) {
         g = scratch = td_scratch(device, (size_t)(job->rows * job->channels * job->size));
     }
-    td_pool_grad_and_sums(g, args->dy, args->index, args->x, job->x, args->max_pool,
-                          &job->constants, job->sums);
+    if (args->max_pool) {
+        td_pool_grad_and_sums(g, args->dy, args->index, args->x, job->x, args->max_pool,
+                              &job->constants, job->sums);
+    } else {
+        job->gelu_g = g;
+        find_sums(job, device);
+    }
     job->dy = g;
     return scratch;
 }
@@ -134,7 +171,7 @@ static void run_grad(const td_batch_norm_grad_args *args, grad_job *job, td_devi
     for (int64_t c = 0; c < channels; c++) {
         td_store_element(mean, dtype, c, td_channel(args->mean, c, 0.0));
     }
-    if (job->mask == TD_NORM_MASK_X) {
+    if (args->affine) {
         memcpy(mean + bytes, td_ptr(args->affine), (size_t)(2 * bytes));
     }
     char *a = mean + 3 * bytes;
@@ -146,15 +183,15 @@ static void run_grad(const td_batch_norm_grad_args *args, grad_job *job, td_devi
         .b = args->training ? a + bytes : NULL,
         .c = a + 2 * bytes,
     };
-    void *pooled = NULL; /* g, where dx cannot hold it */
-    bool wants_sums =
-        args->max_pool || (args->training && args->dx) || args->dweight || args->dbias;
+    void *scratch = NULL; /* g, where dx cannot hold it */
+    bool makes_g = args->max_pool || args->activation == TD_NORM_GELU;
+    bool wants_sums = makes_g || (args->training && args->dx) || args->dweight || args->dbias;
     if (wants_sums) {
         int64_t chunks = (job->rows + job->chunk - 1) / job->chunk;
         job->sums = td_scratch(device, (size_t)(chunks * 4 * channels) * sizeof(double));
         job->keep = job->dadd && !job->add_dadd && job->mask == TD_NORM_MASK_Y;
-        if (args->max_pool) {
-            pooled = take_pooled(args, job, device);
+        if (makes_g) {
+            scratch = take_g(args, job, device);
         } else {
             find_sums(job, device);
         }
@@ -163,14 +200,14 @@ static void run_grad(const td_batch_norm_grad_args *args, grad_job *job, td_devi
     if (job->dx || (job->dadd && !job->keep)) {
         td_parallel_backwards(device, job->rows, job->chunk, apply_range, job);
     }
-    td_scratch_free(device, pooled);
+    td_scratch_free(device, scratch);
     td_scratch_free(device, job->sums);
     td_scratch_free(device, mean);
 }
 
 static td_norm_mask mask_of(const td_batch_norm_grad_args *args)
 {
-    if (!args->relu || args->max_pool) {
+    if (args->activation != TD_NORM_RELU || args->max_pool) { /* or g is made first */
         return TD_NORM_MASK_NONE;
     }
     return args->affine ? TD_NORM_MASK_X : TD_NORM_MASK_Y;
@@ -191,6 +228,7 @@ void td_cpu_batch_norm_grad(const td_batch_norm_grad_args *args)
     td_staged sdy, sx, sy, sdx, sdadd;
     grad_job job = {
         .loops = td_loops_of(x->dtype),
+        .dtype = (td_dtype)x->dtype,
         .size = (int64_t)td_dtype_size(x->dtype),
         .rows = numel / channels,
         .channels = channels,
@@ -273,6 +311,7 @@ void td_cpu_group_norm_grad(td_tensor *dx, td_tensor *dweight, td_tensor *dbias,
     td_staged sdy, sx, sdx;
     grad_job job = {
         .loops = td_loops_of(x->dtype),
+        .dtype = (td_dtype)x->dtype,
         .size = (int64_t)td_dtype_size(x->dtype),
         .rows = td_numel(x) / columns,
         .channels = columns,

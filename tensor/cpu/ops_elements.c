@@ -210,6 +210,37 @@ void td_cpu_unary_grad(td_unary_op op, td_tensor *dx, const td_tensor *dy, const
     run_elements(&job, dy->dtype, 4, (const td_tensor *[]){ dx, dy, any_x, any_y });
 }
 
+/* n elements of each operand, side by side. */
+static void run_dense(element_job *job, td_dtype dtype, int64_t n, char *const *at)
+{
+    static const int64_t side_by_side[TD_WALK_OPERANDS] = { 1, 1, 1, 1 };
+    job->dtype = dtype;
+    job->half = dtype == TD_BF16 || dtype == TD_F16;
+    for (int k = 0; k < job->walk.operands; k++) {
+        job->size[k] = (int64_t)td_dtype_size(dtype);
+    }
+    const td_loops *loops = td_loops_of(job->half ? TD_F32 : dtype);
+    if (job->half) {
+        run_pieces(job, loops, n, at, side_by_side);
+    } else {
+        job->loop(job, loops, n, (void *const *)at);
+    }
+}
+
+void td_cpu_unary_run(td_unary_op op, td_dtype dtype, int64_t n, void *y, const void *x)
+{
+    element_job job = { .walk.operands = 2, .loop = unary_loop, .op = (int)op };
+    run_dense(&job, dtype, n, (char *[]){ y, (char *)(uintptr_t)x });
+}
+
+void td_cpu_unary_grad_run(td_unary_op op, td_dtype dtype, int64_t n, void *dx, const void *dy,
+                           const void *x)
+{
+    element_job job = { .walk.operands = 4, .loop = unary_grad_loop, .op = (int)op };
+    char *from = (char *)(uintptr_t)x;
+    run_dense(&job, dtype, n, (char *[]){ dx, (char *)(uintptr_t)dy, from, from });
+}
+
 void td_cpu_binary(td_binary_op op, td_tensor *y, const td_tensor *a, const td_tensor *b)
 {
     element_job job = { .loop = td_is_float(a->dtype) ? binary_loop : integer_loop, .op = (int)op };

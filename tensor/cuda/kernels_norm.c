@@ -110,7 +110,7 @@ static void normalize(const td_batch_norm_args *a, const td_cuda_norm *norm, voi
         }
         td_scratch_free(device, constants);
     } else {
-        td_cuda_launch_normalize(&m, norm, y, x, add, a->relu, stream);
+        td_cuda_launch_normalize(&m, norm, y, x, add, a->activation, stream);
     }
 }
 
@@ -148,8 +148,11 @@ static void clear(td_tensor *t, bool accumulate)
 
 static td_cuda_mask mask_of(const td_batch_norm_grad_args *a)
 {
-    if (!a->relu || a->max_pool) { /* then relu's mask is in the index */
+    if (a->activation == TD_NORM_LINEAR || a->max_pool) { /* then relu's mask is in the index */
         return TD_CUDA_MASK_NONE;
+    }
+    if (a->activation == TD_NORM_GELU) {
+        return TD_CUDA_MASK_GELU;
     }
     return a->affine ? TD_CUDA_MASK_X : TD_CUDA_MASK_Y;
 }

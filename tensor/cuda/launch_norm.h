@@ -58,9 +58,10 @@ typedef struct td_cuda_norm {
     void *affine; /* T [2][channels], written: scale, shift; NULL: not wanted */
 } td_cuda_norm;
 
-/* y = relu?((x - mean) * scale + shift (+ add)); y may be x, add NULL. */
+/* y = activation((x - mean) * scale + shift (+ add)); y may be x, add NULL. */
 void td_cuda_launch_normalize(const td_cuda_matrix *m, const td_cuda_norm *norm, void *y,
-                              const void *x, const void *add, bool relu, cudaStream_t stream);
+                              const void *x, const void *add, td_norm_activation activation,
+                              cudaStream_t stream);
 
 /* constants: T [3][channels], written: mean, scale, shift; for normalize_pool. */
 void td_cuda_launch_norm_prepare(const td_cuda_matrix *m, const td_cuda_norm *norm, void *constants,
@@ -74,18 +75,19 @@ void td_cuda_launch_normalize_pool(const td_cuda_matrix *m, void *y, uint8_t *in
 
 /* ---- the gradient ---- */
 
-/* How it finds g, which is dy where the relu let it through. */
+/* How it finds g, which is dy times the activation's slope. */
 typedef enum td_cuda_mask {
-    TD_CUDA_MASK_NONE, /* no relu */
+    TD_CUDA_MASK_NONE, /* dy */
     TD_CUDA_MASK_Y,    /* where y > 0 */
-    TD_CUDA_MASK_X     /* where (x - mean) * scale + shift > 0: y is not read */
+    TD_CUDA_MASK_X,    /* where (x - mean) * scale + shift > 0: y is not read */
+    TD_CUDA_MASK_GELU  /* dy times gelu's slope there */
 } td_cuda_mask;
 
 typedef struct td_cuda_norm_grad {
     td_cuda_mask mask;
     const void *dy, *x, *y;
     td_cuda_channel mean, inv_std, weight;
-    const void *affine; /* T [2][channels]: the forward's scale and shift, for TD_CUDA_MASK_X */
+    const void *affine; /* T [2][channels]: the forward's scale and shift; NULL: not needed */
     bool training;
     void *dx, *dadd; /* NULL: not wanted. dx may be dy. */
     bool accumulate_dx, accumulate_dadd;

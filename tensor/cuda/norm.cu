@@ -157,7 +157,7 @@ extern "C" void td_cuda_launch_norm_prepare(const td_cuda_matrix *m, const td_cu
 template <class S, int V>
 __global__ void __launch_bounds__(TD_CUDA_THREADS, 4)
     normalize(td_cuda_matrix m, td_cuda_norm norm, void *yv, const void *xv, const void *addv,
-              bool relu)
+              td_norm_activation activation)
 {
     enum { ROWS = 4 }; /* that a thread loads at once */
     typedef typename td_computed<S>::type T;
@@ -185,6 +185,7 @@ __global__ void __launch_bounds__(TD_CUDA_THREADS, 4)
         if (addv) {
             load_rows<ROWS>(add, addv, m, s, r, none);
         }
+        TD_UNROLLED(ROWS) /* x in registers: too long a body for the compiler to do it unasked */
         for (int i = 0; i < ROWS; i++) {
             int64_t row = r + i * s.members;
             td_pack<S, V> y;
@@ -193,7 +194,11 @@ __global__ void __launch_bounds__(TD_CUDA_THREADS, 4)
                 if (addv) {
                     value += td_get(add[i].at[v]);
                 }
-                y.at[v] = td_put<S>(relu ? TD_RELU(value) : value);
+                y.at[v] = td_put<S>(activation == TD_NORM_RELU ? TD_RELU(value) : value);
+                if (activation == TD_NORM_GELU) {
+                    value = td_get(y.at[v]);
+                    y.at[v] = td_put<S>(TD_GELU(value));
+                }
             }
             if (row < s.end) {
                 td_store_pack<V>((S *)yv + row * m.channels + s.channel, y);
@@ -203,10 +208,10 @@ __global__ void __launch_bounds__(TD_CUDA_THREADS, 4)
 }
 
 extern "C" void td_cuda_launch_normalize(const td_cuda_matrix *m, const td_cuda_norm *norm, void *y,
-                                         const void *x, const void *add, bool relu,
-                                         cudaStream_t stream)
+                                         const void *x, const void *add,
+                                         td_norm_activation activation, cudaStream_t stream)
 {
-    TD_CUDA_LAUNCH_MATRIX(normalize, m, stream, *norm, y, x, add, relu)
+    TD_CUDA_LAUNCH_MATRIX(normalize, m, stream, *norm, y, x, add, activation)
 }
 
 /* A thread for each pack of channels of each pooled pixel. NaN is larger than all. */

@@ -1,9 +1,9 @@
-/* The gradient of batch normalisation (+ add) (relu): see tensor/cpu/ops_batch_norm_grad.c for the
- * formulas. First the sums over rows, then dx. */
+/* The gradient of batch normalisation (+ add) (activation): see tensor/cpu/ops_batch_norm_grad.c
+ * for the formulas. First the sums over rows, then dx. */
 #include "tensor/cuda/norm.cuh"
 
 /* One element of g. */
-template <class T>
+template <class S, class T>
 __device__ static inline T passed(td_cuda_mask mask, T dy, T x, T y, T mean, T scale, T shift)
 {
     if (mask == TD_CUDA_MASK_Y) {
@@ -11,6 +11,10 @@ __device__ static inline T passed(td_cuda_mask mask, T dy, T x, T y, T mean, T s
     }
     if (mask == TD_CUDA_MASK_X) {
         return TD_RELU_GRAD(TD_NORM(x, mean, scale, shift), dy);
+    }
+    if (mask == TD_CUDA_MASK_GELU) { /* rounded as it is between two kernels */
+        T value = td_get(td_put<S>(TD_NORM(x, mean, scale, shift)));
+        return td_get(td_put<S>(dy * TD_GELU_SLOPE(value)));
     }
     return dy;
 }
@@ -24,7 +28,7 @@ __device__ static inline void load_constants(T *mean, T *scale, T *shift, const 
     for (int v = 0; v < V; v++) {
         scale[v] = shift[v] = 0;
     }
-    if (grad.mask == TD_CUDA_MASK_X) {
+    if (grad.affine) {
         load_channels<V>(scale, grad.affine, channel);
         load_channels<V>(shift, grad.affine, m.channels + channel);
     }
@@ -71,8 +75,8 @@ __global__ void __launch_bounds__(TD_CUDA_THREADS, 2)
             for (int i = 0; i < ROWS; i++) {
                 T from = td_get(x[i].at[v]);
                 T out = grad.mask == TD_CUDA_MASK_Y ? td_get(y[i].at[v]) : (T)0;
-                T g = passed<T>(grad.mask, td_get(dy[i].at[v]), from, out, mean[v], scale[v],
-                                shift[v]);
+                T g = passed<S, T>(grad.mask, td_get(dy[i].at[v]), from, out, mean[v], scale[v],
+                                   shift[v]);
                 sum_g += g;
                 sum_gx = FMA(g, from - mean[v], sum_gx);
                 dy[i].at[v] = td_put<S>(g); /* dy or 0 */
@@ -129,7 +133,7 @@ __global__ void __launch_bounds__(TD_CUDA_THREADS, 4)
     load_channels<V>(a, grad.constants, s.channel);
     load_channels<V>(b, grad.constants, m.channels + s.channel);
     load_channels<V>(c, grad.constants, 2 * m.channels + s.channel);
-    bool reads_x = grad.mask == TD_CUDA_MASK_X || (grad.dx && grad.training);
+    bool reads_x = grad.affine || (grad.dx && grad.training);
     for (int64_t r = s.begin; r < s.end; r += s.members) {
         int64_t at = r * m.channels + s.channel;
         td_pack<S, V> dy = td_load_pack<V>((const S *)grad.dy + at), x = dy, y = dy, dx = dy,
@@ -148,8 +152,8 @@ __global__ void __launch_bounds__(TD_CUDA_THREADS, 4)
         }
         for (int v = 0; v < V; v++) {
             T from = td_get(x.at[v]);
-            T g = passed<T>(grad.mask, td_get(dy.at[v]), from, td_get(y.at[v]), mean[v], scale[v],
-                            shift[v]);
+            T g = passed<S, T>(grad.mask, td_get(dy.at[v]), from, td_get(y.at[v]), mean[v],
+                               scale[v], shift[v]);
             T result = grad.training ? TD_NORM_GRAD(g, from, mean[v], a[v], b[v], c[v]) : a[v] * g;
             dx.at[v] = td_put<S>(grad.accumulate_dx ? td_get(dx.at[v]) + result : result);
             dadd.at[v] = td_put<S>(grad.accumulate_dadd ? td_get(dadd.at[v]) + g : g);

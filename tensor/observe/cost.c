@@ -79,19 +79,22 @@ td_cost td_cost_clip(td_tensor *const *x, int count)
  * sum); normalising: two (a product and its sum). */
 td_cost td_cost_batch_norm(const td_batch_norm_args *a)
 {
-    double per_element = (a->training ? 4.0 : 0.0) + 2.0 + (a->add != NULL) + a->relu;
+    double per_element =
+        (a->training ? 4.0 : 0.0) + 2.0 + (a->add != NULL) + (a->activation != TD_NORM_LINEAR);
     double bytes = td_cost_bytes(a->x) + td_cost_bytes(a->add) + td_cost_bytes(a->y);
     return td_cost_of(a->x, per_element, bytes);
 }
 
-/* Two sums over g and g (x - mean): four operations; dx = a g + b (x - mean) + c: five; relu's
- * mask: one. */
+/* Two sums over g and g (x - mean): four operations; dx = a g + b (x - mean) + c: five; the
+ * activation's slope: one. */
 td_cost td_cost_batch_norm_grad(const td_batch_norm_grad_args *a)
 {
-    double per_element = 4.0 + (a->dx != NULL ? 5.0 : 0.0) + a->relu;
-    double bytes =
-        td_cost_bytes(a->dy) + td_cost_bytes(a->x) + td_cost_bytes(a->dx) + td_cost_bytes(a->dadd) +
-        (a->relu && a->affine == NULL && a->max_pool == NULL ? td_cost_bytes(a->y) : 0.0);
+    double per_element = 4.0 + (a->dx != NULL ? 5.0 : 0.0) + (a->activation != TD_NORM_LINEAR);
+    double bytes = td_cost_bytes(a->dy) + td_cost_bytes(a->x) + td_cost_bytes(a->dx) +
+                   td_cost_bytes(a->dadd) +
+                   (a->activation == TD_NORM_RELU && a->affine == NULL && a->max_pool == NULL
+                        ? td_cost_bytes(a->y)
+                        : 0.0);
     td_cost cost = td_cost_of(a->x, per_element, bytes);
     cost = plus_accumulation(cost, a->dx, a->accumulate_dx);
     return plus_accumulation(cost, a->dadd, a->accumulate_dadd);

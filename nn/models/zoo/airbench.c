@@ -33,9 +33,12 @@ static td_tensor *group_forward(td_module *self, td_tensor *x, td_site at)
 {
     const group_state *s = self->state;
     x = td_forward_at(s->pool, td_forward_at(s->conv1, x, at), at);
-    x = td_forward_at(s->activ, td_forward_at(s->norm1, x, at), at);
-    x = td_nn_conv2d_batch_norm(s->conv2, s->norm2, x, NULL, at);
-    return td_forward_at(s->activ, x, at);
+    td_nn_batch_norm_then then = { .activation = td_activation_of(s->activ) };
+    bool fused = then.activation != TD_NORM_LINEAR; /* otherwise somebody watches activ */
+    x = td_nn_batch_norm2d_fused(s->norm1, x, NULL, then.activation, at);
+    x = fused ? x : td_forward_at(s->activ, x, at);
+    x = td_nn_conv2d_batch_norm(s->conv2, s->norm2, x, &then, at);
+    return fused ? x : td_forward_at(s->activ, x, at);
 }
 
 static const td_module_type group_type = { .name = "ConvGroup", .forward = group_forward };

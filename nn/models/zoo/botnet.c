@@ -161,10 +161,10 @@ typedef struct block_state {
 static td_tensor *block_forward(td_module *self, td_tensor *x, td_site at)
 {
     const block_state *s = self->state;
-    td_nn_batch_norm_then then = { .relu = true };
+    td_nn_batch_norm_then then = { .activation = TD_NORM_RELU };
     td_tensor *h = td_nn_conv2d_batch_norm(s->conv1, s->bn1, x, &then, at);
     h = td_forward_at(s->attention, h, at);
-    h = td_nn_batch_norm2d_fused(s->bn2, h, NULL, true, at);
+    h = td_nn_batch_norm2d_fused(s->bn2, h, NULL, TD_NORM_RELU, at);
     then.add = s->downsample != NULL ? td_forward_at(s->downsample, x, at) : x;
     return td_nn_conv2d_batch_norm(s->conv3, s->bn3, h, &then, at);
 }
