@@ -93,7 +93,8 @@ static void test_losses_are_those_of_pytorch(void **state)
     snprintf(arguments, sizeof arguments, "train %d %d %d %d %d", RANKS, BLOCKS, WIDTH, ROWS,
              STEPS);
     if (!run_torch(arguments, temp_path("losses"))) {
-        fail_msg("shard_torch.py failed:\n%s", temp_read(temp_path("log"), &(size_t){ 0 }));
+        fail_msg("shard_torch.py failed:\n%s",
+                 (const char *)temp_read(temp_path("log"), &(size_t){ 0 }));
     }
     FILE *file = fopen(temp_path("losses"), "r");
     assert_non_null(file);
