@@ -47,15 +47,22 @@ static td_tensor *normalise(td_module *bn, td_tensor *x, td_batch_norm_fusion fu
                : td_batch_norm_fused_at(options, fusion, at);
 }
 
+/* The same for [N,C,L] and [N,C,D,H,W], which are seen as images. */
+static td_tensor *normalise_any(td_module *bn, td_tensor *x, td_batch_norm_fusion fusion,
+                                td_site at)
+{
+    if (x->ndim != 3 && x->ndim != 5) {
+        return normalise(bn, x, fusion, at);
+    }
+    td_shape shape = td_shape_of(x), image = TD_SHAPE(shape.dim[0], shape.dim[1], shape.dim[2], -1);
+    fusion.add = fusion.add != NULL ? td_reshape_at(fusion.add, image, at) : NULL;
+    td_tensor *y = normalise(bn, td_reshape_at(x, image, at), fusion, at);
+    return td_reshape_at(y, shape, at);
+}
+
 static td_tensor *batch_norm_forward(td_module *self, td_tensor *x, td_site at)
 {
-    td_batch_norm_fusion nothing = { .add = NULL };
-    if (x->ndim != 3 && x->ndim != 5) {
-        return normalise(self, x, nothing, at);
-    }
-    td_shape shape = td_shape_of(x); /* as images */
-    td_tensor *image = td_reshape_at(x, TD_SHAPE(shape.dim[0], shape.dim[1], shape.dim[2], -1), at);
-    return td_reshape_at(normalise(self, image, nothing, at), shape, at);
+    return normalise_any(self, x, (td_batch_norm_fusion){ .add = NULL }, at);
 }
 
 static void batch_norm_describe(const td_module *self, char *text, size_t size)
@@ -138,8 +145,8 @@ td_tensor *td_nn_batch_norm2d_fused(td_module *bn, td_tensor *x, td_tensor *add,
                                             : y;
     }
     td_context_push(td_node_of(bn)->label);
-    td_tensor *y =
-        normalise(bn, x, (td_batch_norm_fusion){ .activation = activation, .add = add }, at);
+    td_batch_norm_fusion fusion = { .activation = activation, .add = add };
+    td_tensor *y = normalise_any(bn, x, fusion, at);
     td_context_pop();
     return y;
 }

@@ -6,6 +6,7 @@
 #include "nn/module.h"
 #include "tandem.h"
 #include "tensor/extend.h"
+#include "tensor/storage.h"
 #include "tests/expect_fatal.h"
 
 #include <math.h>
@@ -140,6 +141,26 @@ static void test_norms(void **state)
 }
 
 /* Averages over all batches, and how many there were. */
+/* In a sequence a normalisation is computed together with the activation after it: of vectors and
+ * volumes, too, and with the same bits as one after the other. */
+static void test_norms_of_other_shapes_in_a_sequence(void **state)
+{
+    (void)state;
+    td_shape shapes[] = { S(4, 3, 5), S(2, 3, 2, 3, 2), S(4, 3, 2, 5), S(6, 3) };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        td_tensor *x = td_zeros(shapes[i], TD_F32, TD_CPU);
+        fill(x, 0, 7, 23, 5.0);
+        td_module *bn = td_nn_batch_norm2d(3), *net = td_nn_sequential(bn, td_nn_relu());
+        td_step_begin();
+        const td_tensor *together = td_forward(net, x), *apart = td_relu(td_forward(bn, x));
+        assert_true(td_shape_equal(td_shape_of(together), shapes[i]));
+        assert_memory_equal(td_ptr(together), td_ptr(apart), (size_t)td_numel(x) * sizeof(float));
+        td_step_end();
+        td_module_free(net);
+        td_free(x);
+    }
+}
+
 static void test_cumulative_statistics(void **state)
 {
     (void)state;
@@ -456,6 +477,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_convolutions),
         cmocka_unit_test(test_norms),
+        cmocka_unit_test(test_norms_of_other_shapes_in_a_sequence),
         cmocka_unit_test(test_cumulative_statistics),
         cmocka_unit_test(test_running_statistics),
         cmocka_unit_test(test_running_statistics_of_a_recomputed_layer),
