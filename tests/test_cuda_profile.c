@@ -28,10 +28,16 @@ typedef struct story {
     td_device device;
 } story;
 
+/* A GPU checks labels beside the table of kernels, and tells when the host reads a value. */
+static bool is_hosts_check(const char *kernel)
+{
+    return strcmp(kernel, "indices_in_range") == 0;
+}
+
 static void note(const td_watched_call *call, void *user)
 {
     story *s = user;
-    if (call->span) {
+    if (call->span || is_hosts_check(call->kernel)) {
         return;
     }
     assert_true(s->count < MOST);
@@ -167,11 +173,14 @@ static void test_the_cpus_table(void **state)
         skip();
     }
     table *cpu = profile(TD_CPU), *gpu = profile(device);
-    assert_int_equal(gpu->totals.rows, cpu->totals.rows);
+    assert_int_equal(gpu->totals.rows + 1, cpu->totals.rows);
     assert_int_equal(gpu->totals.steps, STEPS);
     double kernels = 0;
     for (int i = 0; i < cpu->totals.rows; i++) {
         const td_profile_row *want = &cpu->row[i];
+        if (is_hosts_check(want->kernel)) {
+            continue;
+        }
         int found = -1;
         for (int k = 0; k < gpu->totals.rows; k++) {
             const td_profile_row *row = &gpu->row[k];
