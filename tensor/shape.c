@@ -68,11 +68,8 @@ static void dense_strides(td_shape shape, dim_order order, int64_t *stride)
 
 static dim_order row_major(int ndim)
 {
-    dim_order order = { .count = ndim };
-    for (int d = 0; d < ndim; d++) {
-        order.dim[d] = d;
-    }
-    return order;
+    _Static_assert(TD_MAX_DIMS == 8, "the order of each dimension");
+    return (dim_order){ .count = ndim, .dim = { 0, 1, 2, 3, 4, 5, 6, 7 } };
 }
 
 /* The memory order of a layout: see td_layout. CPU: images [H][W][N][C], filters [H][W][I][O], so
