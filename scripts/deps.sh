@@ -45,7 +45,7 @@ install-bench-newest)
 esac
 case $kind in
 install-test)
-    debian="$debian cmake libcmocka-dev libopenmpi-dev openmpi-bin slurm-wlm iproute2 procps python3"
+    debian="$debian cmake libcmocka-dev libopenmpi-dev openmpi-bin slurm-wlm libonnx-testdata iproute2 procps python3"
     fedora="$fedora cmake libcmocka-devel openmpi-devel python3"
     arch="$arch cmake cmocka openmpi python"
     alpine="$alpine cmake cmocka-dev openmpi-dev openmpi python3"
