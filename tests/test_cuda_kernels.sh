@@ -12,7 +12,7 @@ if [ -z "${TANDEM_TEST_DEVICE:-}" ]; then
     echo 'not ok 1 - kernels on a GPU # SKIP no GPU: make EMULATE=1 test'
     exit 0
 fi
-for kernels in elements special reduce tables softmax layer_norm batch_norm pool optim products; do
+for kernels in elements special reduce tables softmax layer_norm batch_norm batch_norm_fused pool optim products; do
     works "kernels on $TANDEM_TEST_DEVICE: $kernels" "$build/tests/test_kernels_$kernels"
 done
 case $build in
