@@ -394,6 +394,32 @@ static void test_loss(void **state)
     td_module_free(net);
 }
 
+static td_tensor *by_own_statistics(td_tensor *x)
+{
+    td_tensor *mean = td_mean_dim(x, 0, false), *var = td_mean_dim(td_mul(x, x), 0, false);
+    return td_batch_norm(x, NULL, NULL, mean, var);
+}
+
+/* Operations that compute the statistics of a normalisation are in the file. */
+static void test_statistics(void **state)
+{
+    (void)state;
+    assert_true(export_call(by_own_statistics, false) == TD_OK);
+    message graph = field(read_file(temp_path("call.onnx")), 7, 0);
+    const char *const types[] = { "ReduceMean", "Reshape", "Mul",
+                                  "ReduceMean", "Reshape", "BatchNormalization" };
+    for (int i = 0; i < 6; i++) {
+        assert_text(field(field(graph, 1, i), 4, 0), types[i]);
+    }
+    for (int k = 0; k < 2; k++) { /* the results of the two that reshape */
+        message from = field(field(graph, 1, 5), 1, 3 + k);
+        message result = field(field(graph, 1, k == 0 ? 1 : 4), 2, 0);
+        assert_true(from.end - from.at == result.end - result.at);
+        assert_memory_equal(from.at, result.at, (size_t)(result.end - result.at));
+    }
+    assert_null(field(graph, 1, 6).at);
+}
+
 /* Tokens, whose values cannot be made up: 0, or the example's. */
 static void test_tokens(void **state)
 {
@@ -416,6 +442,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_parameters, temp_folder_setup, free_file),
         cmocka_unit_test_setup_teardown(test_two_inputs, temp_folder_setup, free_file),
         cmocka_unit_test_setup_teardown(test_loss, temp_folder_setup, free_file),
+        cmocka_unit_test_setup_teardown(test_statistics, temp_folder_setup, free_file),
         cmocka_unit_test_setup_teardown(test_tokens, temp_folder_setup, free_file),
     };
     return cmocka_run_group_tests_name("onnx: files", tests, NULL, NULL);

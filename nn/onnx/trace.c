@@ -93,6 +93,15 @@ static void note_call(const td_record_args *args, td_site at, void *user)
     call->out = add_value(trace, args->out, TD_ONNX_VALUE_RESULT, NULL);
 }
 
+static void mark(bool *needed, const int *numbers, int count)
+{
+    for (int k = 0; k < count; k++) {
+        if (numbers[k] >= 0) {
+            needed[numbers[k]] = true;
+        }
+    }
+}
+
 /* Which calls the output needs. */
 static void mark_needed(td_onnx_trace *trace)
 {
@@ -101,11 +110,10 @@ static void mark_needed(td_onnx_trace *trace)
     for (int i = trace->call_count - 1; i >= 0; i--) {
         td_onnx_call *call = &trace->calls[i];
         call->needed = needed[call->out];
-        for (int k = 0; call->needed && k < call->input_count; k++) {
-            needed[call->inputs[k] >= 0 ? call->inputs[k] : call->out] = true;
-        }
-        for (int k = 0; call->needed && k < TD_MAX_SAVED; k++) {
-            needed[call->saved[k] >= 0 ? call->saved[k] : call->out] = true;
+        if (call->needed) {
+            mark(needed, call->inputs, call->input_count);
+            mark(needed, call->saved, TD_MAX_SAVED);
+            mark(needed, call->reads, TD_MAX_READS);
         }
     }
 }
