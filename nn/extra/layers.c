@@ -31,7 +31,7 @@ static int checked_kernel(const char *name, int kernel, td_site at)
     return kernel != 0 ? kernel : 1;
 }
 
-td_module *td_nn_conv1d_at(td_nn_conv_options o, td_site at)
+td_module *td_nn_conv1d_at(td_nn_conv1d_options o, td_site at)
 {
     int groups = checked_groups("td_nn_conv1d", o.in, o.out, o.groups, at);
     int kernel = checked_kernel("td_nn_conv1d", o.kernel, at);
@@ -46,7 +46,7 @@ td_module *td_nn_conv1d_at(td_nn_conv_options o, td_site at)
                             o.out, o.no_bias);
 }
 
-td_module *td_nn_conv3d_at(td_nn_conv_options o, td_site at)
+td_module *td_nn_conv3d_at(td_nn_conv3d_options o, td_site at)
 {
     const char *name = "td_nn_conv3d";
     td_conv3d_options s = { .groups = checked_groups(name, o.in, o.out, o.groups, at),
@@ -62,7 +62,7 @@ td_module *td_nn_conv3d_at(td_nn_conv_options o, td_site at)
                             TD_SHAPE(o.out, o.in / s.groups, k[0], k[1], k[2]), o.out, o.no_bias);
 }
 
-td_module *td_nn_conv_transpose1d_at(td_nn_conv_transpose_options o, td_site at)
+td_module *td_nn_conv_transpose1d_at(td_nn_conv_transpose1d_options o, td_site at)
 {
     int groups = checked_groups("td_nn_conv_transpose1d", o.in, o.out, o.groups, at);
     int kernel = checked_kernel("td_nn_conv_transpose1d", o.kernel, at);
@@ -76,7 +76,7 @@ td_module *td_nn_conv_transpose1d_at(td_nn_conv_transpose_options o, td_site at)
                             TD_SHAPE(o.in, o.out / groups, kernel), o.out, o.no_bias);
 }
 
-td_module *td_nn_conv_transpose2d_at(td_nn_conv_transpose_options o, td_site at)
+td_module *td_nn_conv_transpose2d_at(td_nn_conv_transpose2d_options o, td_site at)
 {
     const char *name = "td_nn_conv_transpose2d";
     td_conv_transpose2d_options s = { .groups = checked_groups(name, o.in, o.out, o.groups, at) };

@@ -10,32 +10,49 @@ TD_BEGIN_C
 
 /* ---- convolutions: weight and bias as td_conv1d's and so on (autograd/windows.h) ---- */
 
-/* nn.Conv1d, nn.Conv3d: td_nn_conv1d(in, out, .kernel = 3, ...). */
-typedef struct td_nn_conv_options {
+/* nn.Conv1d: td_nn_conv1d(in, out, .kernel = 3, ...). */
+typedef struct td_nn_conv1d_options {
     int begin_; /* for the library: lets the macro take an empty list */
     int64_t in, out;
-    int kernel, stride, padding, dilation;                             /* 0: 1, 1, 0, 1 */
-    int kernel_dhw[3], stride_dhw[3], padding_dhw[3], dilation_dhw[3]; /* of Conv3d */
-    int groups;                                                        /* 0: 1 */
-    int pads[6]; /* instead of padding; Conv1d: before, after; Conv3d: front, top, left, back,
-                    bottom, right */
+    int kernel, stride, padding, dilation; /* 0: 1, 1, 0, 1 */
+    int groups;                            /* 0: 1 */
+    int pads[2];                           /* instead of padding: before, after */
+    bool same;                             /* instead of padding */
+    bool no_bias;
+} td_nn_conv1d_options;
+td_module *td_nn_conv1d_at(td_nn_conv1d_options options, td_site at);
+
+/* nn.Conv3d: td_nn_conv3d(in, out, .kernel = 3, ...). */
+typedef struct td_nn_conv3d_options {
+    int begin_;
+    int64_t in, out;
+    int kernel, stride, padding, dilation; /* 0: 1, 1, 0, 1 */
+    int kernel_dhw[3], stride_dhw[3], padding_dhw[3], dilation_dhw[3];
+    int groups;  /* 0: 1 */
+    int pads[6]; /* instead of padding: front, top, left, back, bottom, right */
     bool same;   /* instead of padding */
     bool no_bias;
-} td_nn_conv_options;
-td_module *td_nn_conv1d_at(td_nn_conv_options options, td_site at);
-td_module *td_nn_conv3d_at(td_nn_conv_options options, td_site at);
+} td_nn_conv3d_options;
+td_module *td_nn_conv3d_at(td_nn_conv3d_options options, td_site at);
 
-/* nn.ConvTranspose1d, nn.ConvTranspose2d; the first has the options of one side only. */
-typedef struct td_nn_conv_transpose_options {
+/* nn.ConvTranspose1d, nn.ConvTranspose2d. */
+typedef struct td_nn_conv_transpose1d_options {
+    int begin_;
+    int64_t in, out;
+    int kernel, stride, padding, dilation, output_padding; /* 0: 1, 1, 0, 1, 0 */
+    int groups;                                            /* 0: 1 */
+    bool no_bias;
+} td_nn_conv_transpose1d_options;
+td_module *td_nn_conv_transpose1d_at(td_nn_conv_transpose1d_options options, td_site at);
+typedef struct td_nn_conv_transpose2d_options {
     int begin_;
     int64_t in, out;
     int kernel, stride, padding, dilation, output_padding; /* 0: 1, 1, 0, 1, 0 */
     int kernel_hw[2], stride_hw[2], padding_hw[2], dilation_hw[2], output_padding_hw[2];
     int groups; /* 0: 1 */
     bool no_bias;
-} td_nn_conv_transpose_options;
-td_module *td_nn_conv_transpose1d_at(td_nn_conv_transpose_options options, td_site at);
-td_module *td_nn_conv_transpose2d_at(td_nn_conv_transpose_options options, td_site at);
+} td_nn_conv_transpose2d_options;
+td_module *td_nn_conv_transpose2d_at(td_nn_conv_transpose2d_options options, td_site at);
 
 /* ---- pooling and resizing ---- */
 
@@ -105,12 +122,14 @@ TD_END_C
 
 /* ---- what you call ---- */
 
-#define td_nn_conv1d(...) td_nn_conv1d_at((td_nn_conv_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
-#define td_nn_conv3d(...) td_nn_conv3d_at((td_nn_conv_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_nn_conv1d(...)                                                                          \
+    td_nn_conv1d_at((td_nn_conv1d_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_nn_conv3d(...)                                                                          \
+    td_nn_conv3d_at((td_nn_conv3d_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 #define td_nn_conv_transpose1d(...)                                                                \
-    td_nn_conv_transpose1d_at((td_nn_conv_transpose_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+    td_nn_conv_transpose1d_at((td_nn_conv_transpose1d_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 #define td_nn_conv_transpose2d(...)                                                                \
-    td_nn_conv_transpose2d_at((td_nn_conv_transpose_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+    td_nn_conv_transpose2d_at((td_nn_conv_transpose2d_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 #define td_nn_max_pool1d(...)                                                                      \
     td_nn_max_pool1d_at((td_pool1d_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 #define td_nn_avg_pool1d(...)                                                                      \
