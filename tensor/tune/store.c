@@ -85,27 +85,20 @@ static bool take_text(char *contents, size_t *bytes, const char *owner, const ch
 
 char *td_plan_get(const char *owner, const char *key, size_t *bytes)
 {
-    char path[PATH_BYTES];
-    FILE *file;
+    char path[PATH_BYTES], *contents;
     if (!plan_path(owner, key, path)) {
         return NULL;
     }
-    td_status opened = td_open_to_read(path, &file);
-    if (opened == TD_E_NOTFOUND) {
-        return NULL;
-    }
-    size_t room = TD_PLAN_TEXT_MAX + HEAD_BYTES;
-    char *contents = opened == TD_OK ? malloc(room) : NULL;
-    *bytes = contents != NULL ? fread(contents, 1, room, file) : 0;
-    if (opened == TD_OK) {
-        fclose(file);
-    }
-    if (contents == NULL || *bytes == room || !take_text(contents, bytes, owner, key)) {
+    td_status status =
+        td_read_file(path, "a plan", TD_PLAN_TEXT_MAX + HEAD_BYTES, &contents, bytes);
+    if (status == TD_OK && !take_text(contents, bytes, owner, key)) {
         free(contents);
-        td_notice("%s is not a plan of this version for %s: the plan is made again", path, owner);
-        return NULL;
+        status = TD_E_FORMAT;
     }
-    return contents;
+    if (status != TD_OK && status != TD_E_NOTFOUND) {
+        td_notice("%s is not a plan of this version for %s: the plan is made again", path, owner);
+    }
+    return status == TD_OK ? contents : NULL;
 }
 
 static bool write_plan(FILE *file, const char *owner, const char *key, const char *text,
