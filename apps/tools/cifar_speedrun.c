@@ -45,7 +45,7 @@ static void read_options(job *j, int argc, char **argv)
                  "the filters, 8 epochs of batches of 2000",
                  .choices = "sgd|muon"),
         cli_real("epochs", &j->epochs, 0, 1e6, "Passes over the training set; 0: the recipe's"),
-        cli_int("batch-size", &args->batch_size, 0, 1e6, "Pictures in a step; 0: the recipe's"),
+        cli_int("batch-size", &args->batch_size, 0, 1e6, "Images in a step; 0: the recipe's"),
         cli_real("width", &j->width, 0.01, 16, "Multiplies the channels of the three blocks"),
         cli_int("limit", &j->limit, 0, 1e9,
                 "Use the first N images only, of the training and the test set; 0: all"),

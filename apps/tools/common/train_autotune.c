@@ -12,7 +12,7 @@ static void tell(train_run *r, const td_autotune_stats *f)
     }
     if (r->tuned_before) {
         progress_print(&r->progress, "autotune: the checkpoint's choices are for other shapes or "
-                                     "another device; they are made anew");
+                                     "another device; they are made again");
     }
     if (f->chosen == 0) {
         bool cpu = r->args.device.type == TD_DEVICE_CPU;

@@ -59,7 +59,7 @@ const config_key config_keys[] = {
         "Keep inputs of blocks or stages only, and run them again in backward: less memory",
         .choices = "none|block|stage"),
 
-    NUMBER("TRAIN.BATCH_SIZE", train.batch_size, "32", 1, 1048576, "Pictures of a process's batch"),
+    NUMBER("TRAIN.BATCH_SIZE", train.batch_size, "32", 1, 1048576, "Images of a process's batch"),
     NUMBER("TRAIN.ACCUM_STEPS", train.accum_steps, "1", 1, 1048576,
            "Batches whose gradients are averaged for one step of the optimizer"),
     NUMBER("TRAIN.IM_SIZE", train.im_size, "224", 1, 8192, "Side of a training image"),
@@ -91,8 +91,8 @@ const config_key config_keys[] = {
 
     KEY("TEST.DATASET", test.dataset, "./data/ILSVRC/", "Folder that holds TEST.SPLIT"),
     KEY("TEST.SPLIT", test.split, "val", "Folder with the same classes' sub-folders"),
-    NUMBER("TEST.BATCH_SIZE", test.batch_size, "200", 1, 1048576, "Pictures of a process's batch"),
-    NUMBER("TEST.IM_SIZE", test.im_size, "256", 1, 8192, "A image's shorter side becomes this"),
+    NUMBER("TEST.BATCH_SIZE", test.batch_size, "200", 1, 1048576, "Images of a process's batch"),
+    NUMBER("TEST.IM_SIZE", test.im_size, "256", 1, 8192, "An image's shorter side becomes this"),
     NUMBER("TEST.CROP_SIZE", test.crop_size, "224", 1, 8192, "and its middle is cut out so large"),
     NUMBER("TEST.PRINT_FREQ", test.print_freq, "10", 1, 1000000000, "Batches between two lines"),
 
@@ -100,7 +100,7 @@ const config_key config_keys[] = {
            "Test on this part of TRAIN.DATASET's images, whose sub-folders are the classes, and "
            "train on the rest: no SPLIT, no TEST.DATASET; 0: not"),
     KEY("DATA.SKIP_BAD", data.skip_bad, "False",
-        "Pictures that cannot be read are replaced by others, counted and listed"),
+        "Images that cannot be read are replaced by others, counted and listed"),
 
     KEY("CUDNN.BENCHMARK", cudnn.benchmark, "True", "Has an effect only on GPUs"),
     KEY("CUDNN.DETERMINISTIC", cudnn.deterministic, "False", "Has an effect only on GPUs"),
