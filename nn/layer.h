@@ -29,12 +29,12 @@
     }                                                                                              \
     TD_LAYER_BY(operation, options_type, type_name, operation##_with(*s, x, at), __VA_ARGS__)
 
-/* A module whose state begins as the given one. NULL when memory is short. */
+/* A module whose state begins as a copy of the given one, `size` bytes. NULL: memory is short. */
 td_module *td_layer_new(const td_module_type *type, const void *state, size_t size);
 
 /* Adds the parameters "weight", drawn as PyTorch draws a Linear's or a convolution's, and, unless
  * no_bias, "bias" [outputs], and finishes m. The state has their two pointers, one behind the
- * other, `place` bytes from its begin. m may be NULL. */
+ * other, `place` bytes from its beginning. m may be NULL. */
 td_module *td_layer_weights(td_module *m, size_t place, td_shape shape, int64_t outputs,
                             bool no_bias);
 /* The same for a normalisation, whose weight begins as 1 and whose bias as 0. */

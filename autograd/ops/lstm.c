@@ -81,7 +81,7 @@ static void lstm_backward(td_node *node, const td_tensor *dout)
     td_tensor *dgates = td_step_new_like(gates, at);
     td_tensor w = spread(td_saved(node, 5), at);
     td_tensor *dh = td_step_new(td_shape_of(h0), h0->dtype, TD_ROW_MAJOR, td_device_of(h0), at);
-    td_tensor *dc = td_step_new_like(dh, at), from = *dgates; /* then: of the step after */
+    td_tensor *dc = td_step_new_like(dh, at), from = *dgates; /* from: dgates of step t + 1 */
     kernels->copy(dc, &dc_last);
     for (int64_t t = steps - 1; t >= 0; t--) {
         td_tensor from_y = part(&dy, t, 0, hidden), to = part(dgates, t, 0, 4 * hidden);

@@ -232,7 +232,7 @@ td_module *td_nn_group_norm_at(td_nn_group_norm_options o, td_site at)
     return make_norm(&group_norm_type, o.channels, o.groups, o.eps, o.no_weight, true, at);
 }
 
-td_module *td_nn_instance_norm_at(td_nn_norm_options o, td_site at)
+td_module *td_nn_instance_norm_at(td_nn_instance_norm_options o, td_site at)
 {
     TD_REQUIRE(o.momentum >= 0.0 && o.momentum <= 1.0, at,
                "td_nn_instance_norm: momentum %g must be in [0, 1]", o.momentum);
@@ -247,7 +247,7 @@ td_module *td_nn_instance_norm_at(td_nn_norm_options o, td_site at)
     return td_module_finish(m);
 }
 
-td_module *td_nn_rms_norm_at(td_nn_norm_options o, td_site at)
+td_module *td_nn_rms_norm_at(td_nn_rms_norm_options o, td_site at)
 {
     return make_norm(&rms_norm_type, o.channels, 1, o.eps, o.no_weight, false, at);
 }

@@ -77,16 +77,22 @@ typedef struct td_nn_group_norm_options {
     bool no_weight;
 } td_nn_group_norm_options;
 td_module *td_nn_group_norm_at(td_nn_group_norm_options options, td_site at);
-typedef struct td_nn_norm_options {
+typedef struct td_nn_instance_norm_options {
     int begin_;
-    int64_t channels; /* RMSNorm: the last dimension */
-    double eps;       /* 0: 1e-5; RMSNorm: x's machine epsilon */
+    int64_t channels;
+    double eps; /* 0: 1e-5 */
     bool no_weight;
-    bool track_running_stats; /* of InstanceNorm: evaluation takes running_mean and running_var */
-    double momentum;          /* of those; 0: 0.1 */
-} td_nn_norm_options;
-td_module *td_nn_instance_norm_at(td_nn_norm_options options, td_site at);
-td_module *td_nn_rms_norm_at(td_nn_norm_options options, td_site at);
+    bool track_running_stats; /* evaluation takes running_mean and running_var */
+    double momentum;          /* of running_mean and running_var; 0: 0.1 */
+} td_nn_instance_norm_options;
+td_module *td_nn_instance_norm_at(td_nn_instance_norm_options options, td_site at);
+typedef struct td_nn_rms_norm_options {
+    int begin_;
+    int64_t channels; /* the last dimension */
+    double eps;       /* 0: x's machine epsilon */
+    bool no_weight;
+} td_nn_rms_norm_options;
+td_module *td_nn_rms_norm_at(td_nn_rms_norm_options options, td_site at);
 
 /* ---- activation ---- */
 
@@ -143,9 +149,9 @@ TD_END_C
 #define td_nn_group_norm(...)                                                                      \
     td_nn_group_norm_at((td_nn_group_norm_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 #define td_nn_instance_norm(...)                                                                   \
-    td_nn_instance_norm_at((td_nn_norm_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+    td_nn_instance_norm_at((td_nn_instance_norm_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 #define td_nn_rms_norm(...)                                                                        \
-    td_nn_rms_norm_at((td_nn_norm_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+    td_nn_rms_norm_at((td_nn_rms_norm_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 #define td_nn_prelu(...) td_nn_prelu_at(__VA_ARGS__, TD_HERE)
 #define td_nn_lstm(...)                                                                            \
     td_nn_lstm_at((td_nn_recurrent_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
