@@ -137,6 +137,10 @@ td_cuda_half *td_cuda_half_beside(td_device device, const void *memory)
 void td_cuda_give(td_device device, void *memory)
 {
     struct heap *heap = &heaps[device.index];
+    td_cuda_half *half = td_cuda_half_beside(device, memory);
+    if (half != NULL && half->memory != NULL) { /* first: then others may take the block */
+        td_cuda_half_drop(device, half);
+    }
     pthread_mutex_lock(&lock);
     block **link = find_used(heap, memory), *b = *link;
     TD_REQUIRE(b != NULL, TD_NOWHERE, "%s: memory at %p is given back, but it is not taken",
@@ -146,7 +150,4 @@ void td_cuda_give(td_device device, void *memory)
     heap->kept = b;
     heap->kept_bytes += b->bytes;
     pthread_mutex_unlock(&lock);
-    if (b->half.memory != NULL) {
-        td_cuda_half_drop(device, &b->half);
-    }
 }
