@@ -75,15 +75,14 @@ static void captured_step(captured_job *job, td_captured *captured)
     assert_int_equal(td_captured_next(captured, values), TD_OK);
 }
 
-/* Somebody else writes a parameter before the ninth step. */
+/* Before the ninth step a parameter is written, but not by the optimizer. */
 static uint64_t train(captured_kind kind, bool as_graph, bool reference)
 {
     captured_job job;
     double values[2];
     captured_job_open(&job, kind);
     td_captured *captured = as_graph ? captured_job_capture(&job) : NULL;
-    for (int i = 0; i < 24;
-         i++) { /* each third updates Lookahead's slow weights, if there are any */
+    for (int i = 0; i < 24; i++) { /* every third step updates Lookahead's slow weights */
         if (i == 8) {
             halve_a_parameter(&job);
         }

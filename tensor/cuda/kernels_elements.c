@@ -91,7 +91,7 @@ void td_cuda_where(td_tensor *y, const td_tensor *condition, const td_tensor *a,
     td_cuda_launched("where");
 }
 
-/* Composed: its products take longer. */
+/* Composed of other kernels: the products of an LSTM's step take longer than the gates. */
 void td_cuda_lstm_gates(td_tensor *gates, td_tensor *cells, td_tensor *h, const td_tensor *c)
 {
     td_lstm_gates(td_cuda_kernels(), gates, cells, h, c);
