@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -54,11 +55,11 @@ static void expect(job *j, int node, const char *begin)
     free(text);
 }
 
-/* Two nodes of one worker each, which run. */
-static job open_job(int max_restarts)
+/* Two nodes of one worker each, which run. Node i's launcher has the process id pid + i. */
+static job open_job(int min_nodes, int max_restarts, int pid)
 {
     static td_launch_options options;
-    options = (td_launch_options){ .min_nodes = NODES,
+    options = (td_launch_options){ .min_nodes = min_nodes,
                                    .max_nodes = NODES,
                                    .workers = 1,
                                    .run_id = "run",
@@ -71,7 +72,7 @@ static job open_job(int max_restarts)
     assert_non_null(j.coordinator);
     for (int i = 0; i < NODES; i++) {
         assert_int_equal(td_link_open(j.store, &j.agents[i]), TD_OK);
-        assert_int_equal(td_link_send(&j.agents[i], "join n%d %d %d %d", i + 1, 1000 + i, i, 1),
+        assert_int_equal(td_link_send(&j.agents[i], "join n%d %d %d %d", i + 1, pid + i, i, 1),
                          TD_OK);
     }
     for (int i = 0; i < NODES; i++) {
@@ -119,7 +120,7 @@ static void check_cause(const two_failures *c)
 {
     for (int first = 0; first < NODES; first++) {
         temp_folder_setup(NULL);
-        job j = open_job(0);
+        job j = open_job(NODES, 0, 1000);
         int second = 1 - first;
         report(&j.agents[first], &c->of[first], 0);
         expect(&j, first, "stop 0");
@@ -185,7 +186,7 @@ static void test_the_cause(void **state)
 static void test_skewed_clocks(void **state)
 {
     (void)state;
-    job j = open_job(0);
+    job j = open_job(NODES, 0, 1000);
     assert_int_equal(td_link_send(&j.agents[0], "fail 0 0.5 0 0 0 10 256 n1\n\nlater"), TD_OK);
     expect(&j, 0, "stop 0");
     assert_int_equal(td_link_send(&j.agents[1], "fail 0 8.0 1 0 1 11 768 n2\n\nthe cause"), TD_OK);
@@ -204,7 +205,7 @@ static void test_skewed_clocks(void **state)
 static void test_a_restart_forgets(void **state)
 {
     (void)state;
-    job j = open_job(1);
+    job j = open_job(NODES, 1, 1000);
     td_worker_failure old = failure(0, 50.0, EXIT_3, "the first round's");
     report(&j.agents[0], &old, 0);
     for (int i = 0; i < NODES; i++) {
@@ -236,7 +237,7 @@ static void test_a_restart_forgets(void **state)
 static void test_a_lost_node(void **state)
 {
     (void)state;
-    job j = open_job(0);
+    job j = open_job(NODES, 0, 1000);
     td_link stranger;
     assert_int_equal(td_link_open(j.store, &stranger), TD_OK);
     assert_int_equal(td_link_send(&stranger, "join n3 1 -1 2147483647"), TD_OK);
@@ -258,6 +259,25 @@ static void test_a_lost_node(void **state)
     close_job(&j);
 }
 
+/* A signal to the host's launcher ends an elastic job. A signal to another launcher does not,
+ * though in containers that launcher may have the host's process id. */
+static void test_a_node_leaves_an_elastic_job(void **state)
+{
+    (void)state;
+    job j = open_job(1, 0, (int)getpid() - 1);
+    assert_int_equal(td_link_send(&j.agents[1], "leave %d", SIGTERM), TD_OK);
+    expect(&j, 0, "stop 0");
+    expect(&j, 1, "end 143");
+    td_link host;
+    char name[128] = "";
+    gethostname(name, sizeof(name) - 1);
+    assert_int_equal(td_link_open(j.store, &host), TD_OK);
+    assert_int_equal(td_link_send(&host, "join %s %d -1 1", name, (int)getpid()), TD_OK);
+    assert_int_equal(td_link_send(&host, "leave %d", SIGTERM), TD_OK);
+    expect(&j, 0, "end 143");
+    close_job(&j);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -267,6 +287,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_a_restart_forgets, temp_folder_setup,
                                         temp_folder_teardown),
         cmocka_unit_test_setup_teardown(test_a_lost_node, temp_folder_setup, temp_folder_teardown),
+        cmocka_unit_test_setup_teardown(test_a_node_leaves_an_elastic_job, temp_folder_setup,
+                                        temp_folder_teardown),
     };
     return cmocka_run_group_tests_name("dist: the coordinator", tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* What the coordinator does about each node's messages (link.h), and about its silence. */
 #include "tensor/clock.h"
 #include "dist/launch/coordinator.h"
+#include "dist/process.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -136,13 +137,21 @@ static void on_done(td_coordinator *c, td_coordinator_node *n)
     }
 }
 
+/* Whether the node's launcher is this process. Containers of several hosts may have equal pids. */
+static bool is_host(const td_coordinator_node *n)
+{
+    char host[sizeof n->host] = "";
+    gethostname(host, sizeof(host) - 1);
+    return n->pid == (long)getpid() && strcmp(n->host, host) == 0;
+}
+
 /* A launcher that a signal ends also ends the job. An elastic job continues without the node,
  * unless it is the host. */
 static void on_leave(td_coordinator *c, td_coordinator_node *n, int signal)
 {
     char how[64];
     snprintf(how, sizeof(how), "was stopped by %s", td_signal_name(signal));
-    if (td_coordinator_is_elastic(c) && n->pid != (long)getpid()) {
+    if (td_coordinator_is_elastic(c) && !is_host(n)) {
         td_coordinator_lose(c, n, how, false);
         (void)td_link_send(&n->link, "end %d\n", 128 + signal);
         return;
@@ -199,11 +208,11 @@ void td_coordinator_find_nodes(td_coordinator *c)
     }
     if (agents > MAX_AGENTS) {
         agents = MAX_AGENTS;
-        if (!c->told_full) {
+        if (!c->told_full && td_stderr_is_read(0)) { /* the job does not wait for a reader */
             fprintf(stderr, "tdrun: no more than %d launchers may come in a job; others wait\n",
                     MAX_AGENTS);
+            c->told_full = true;
         }
-        c->told_full = true;
     }
     td_coordinator_node *nodes =
         agents == c->count ? NULL : realloc(c->nodes, (size_t)agents * sizeof(td_coordinator_node));
