@@ -87,7 +87,7 @@ static int read_workers(const char *text)
     return read_number("nproc-per-node", text, 1, TD_LAUNCH_MAX_WORKERS);
 }
 
-/* "0:3,1:1": a value for some local ranks; without what is `valued` "0,1", and the value is 0. */
+/* "0:3,1:1": values of some local ranks. If not valued, "0,1": these local ranks get 0. */
 static void read_locals(const char *name, const char *text, int workers, bool valued,
                         unsigned char *values)
 {
@@ -97,7 +97,8 @@ static void read_locals(const char *name, const char *text, int workers, bool va
         char *value = valued ? strchr(item, ':') : NULL;
         if (valued && value == NULL) {
             cli_refuse("--%s: '%s' is not LOCAL_RANK:WHAT", name, item);
-        } else if (valued) {
+        }
+        if (valued) {
             *value++ = '\0';
         }
         int local = read_number(name, item, 0, workers - 1);

@@ -48,7 +48,8 @@ static void on_fatal(const char *message, void *user)
     fprintf(stderr, "%s\n", message);
 }
 
-/* td_spawn's parent tells what it was handed; and its atexit functions are not its children's. */
+/* A child of td_spawn prints nothing, because its parent reports the message, and does not run the
+ * parent's atexit functions. */
 static void on_die(const char *message)
 {
     td_error_report(message);

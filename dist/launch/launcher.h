@@ -35,15 +35,14 @@ typedef struct td_launch_options {
     const char *run_id; /* "": a random one */
     td_token token;     /* the job's; all nodes have the same */
     int max_restarts;
-    double monitor_interval; /* seconds between two checks of the workers */
+    double monitor_interval; /* seconds between checks of the workers; fewer on the host */
     double join_timeout;     /* seconds for which nodes wait for each other */
     double grace;            /* seconds from SIGTERM to SIGKILL */
     const char *log_dir;     /* NULL: a temporary one */
     /* Which streams of a local rank go to a file only, or to a file and the console. */
     unsigned char redirects[TD_LAUNCH_MAX_WORKERS], tee[TD_LAUNCH_MAX_WORKERS];
-    unsigned char
-        quiet[TD_LAUNCH_MAX_WORKERS]; /* 1: this local rank prints nothing on the console */
-    char **argv;                      /* the program and its arguments, ending in NULL */
+    unsigned char quiet[TD_LAUNCH_MAX_WORKERS]; /* 1: a local rank prints nothing on the console */
+    char **argv;                                /* the program and its arguments, ending in NULL */
 } td_launch_options;
 
 /* Runs the launcher. Returns the exit code: 0, that of the worker that failed first, or 128 +

@@ -1,4 +1,5 @@
-/* Copies workers' lines to files and, with "[rank]" before them, to the console. */
+/* Copies workers' lines to files and, with "[rank]" before them, to the console; prints the
+ * launcher's own lines. */
 #include "tensor/clock.h"
 #include "dist/launch/launcher.h"
 #include "dist/process.h"

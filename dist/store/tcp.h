@@ -19,8 +19,9 @@ td_status td_tcp_server_open(const char *host, int port, const td_token *token,
 td_status td_tcp_store_connect(const char *host, int port, double timeout, const td_token *token,
                                td_store **store);
 
-/* The address at which a client from another host has last reached the server, "" if none has. The
- * server's own process needs it: it may have come in over 127.0.0.1. */
+/* The address at which a client from another host has first reached the server, "" if none has. The
+ * server's own process needs this address, because that process may have connected over
+ * 127.0.0.1. */
 td_status td_tcp_store_server_address(td_store *store, char text[TD_ADDRESS_BYTES]);
 
 /* Seconds for which the server waits for the rest of a hello or request, or for room to send an

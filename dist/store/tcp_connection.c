@@ -254,8 +254,8 @@ static size_t needed(const td_connection *c)
 /* Takes what has arrived of what the state names. false: nothing. */
 static bool read_more(td_connection *c, td_server_data *data)
 {
-    unsigned char scrap[TURN_BYTES],
-        *to = scrap; /* a body is skipped so that the client reads why */
+    unsigned char scrap[TURN_BYTES]; /* of a body that is skipped, so that the client reads why */
+    unsigned char *to = scrap;
     size_t left = needed(c) - c->received;
     if (c->state <= TD_READING_REQUEST) {
         to = c->head + c->received;

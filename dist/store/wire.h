@@ -54,9 +54,11 @@ static inline int64_t td_wire_get64(const unsigned char *at)
 
 /* A whole request, malloc'ed; NULL: out of memory. */
 unsigned char *td_wire_pack(const td_store_request *request, size_t *size);
-/* Whether a request may begin with these TD_WIRE_REQUEST_BYTES; then *body is what follows. */
+/* Whether a request may begin with these TD_WIRE_REQUEST_BYTES. *body: how many bytes follow them.
+ */
 bool td_wire_is_sane(const unsigned char *head, size_t *body);
-/* Reads a request whose head is sane. Its values lie in the body. false: its key is no text. */
+/* Reads a request whose head is sane. The request's values lie in `body`, and its key in `key`.
+ * false: the key has a '\0' in it. */
 bool td_wire_unpack(const unsigned char *head, const unsigned char *body,
                     char key[TD_STORE_MAX_KEY + 1], td_store_request *request);
 
