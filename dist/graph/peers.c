@@ -36,16 +36,15 @@ static td_status on_event(void *user, td_captured_event event)
 {
     td_group *group = user;
     td_device_engine *e = group->device_engine;
-    bool records = e != NULL && e->type->record != NULL;
     switch (event) {
     case TD_CAPTURED_BEGINS: /* recorded work cannot wait for work outside of the recording */
     case TD_CAPTURED_RECORDED:
         return td_device_join_all(group);
     case TD_CAPTURED_RECORDS:
     case TD_CAPTURED_ENDS:
-        return records ? e->type->record(e, event == TD_CAPTURED_RECORDS) : TD_OK;
+        return e != NULL ? e->type->record(e, event == TD_CAPTURED_RECORDS) : TD_OK;
     case TD_CAPTURED_LAUNCHED:
-        return records ? note_launch(group, e) : TD_OK;
+        return e != NULL ? note_launch(group, e) : TD_OK;
     case TD_CAPTURED_READ:
         break;
     }
