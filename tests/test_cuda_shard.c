@@ -29,18 +29,20 @@ static bool have_gpu(int number)
     return td_device_parse(name, &device) == TD_OK;
 }
 
-/* In a process of its own: one that has used a GPU cannot be forked. */
-static int count_gpus(int rank, int size, void *arg)
+static int look_for_gpu(int rank, int size, void *arg)
 {
     (void)rank, (void)size, (void)arg;
-    return have_gpu(1) ? 2 : have_gpu(0);
+    return have_gpu(0);
 }
 
-static bool skips_for_want_of_gpus(int wanted)
+/* Looks in a process of its own: a process that has used a GPU cannot be forked. */
+static void need_gpu(void)
 {
     static procs_end end[1];
-    procs_run(1, limit, count_gpus, NULL, end);
-    return end->code < wanted;
+    procs_run(1, limit, look_for_gpu, NULL, end);
+    if (end->code != 1) {
+        skip();
+    }
 }
 
 static void begin(int rank, int size)
@@ -118,9 +120,7 @@ static int run_next_to_none(int rank, int size, void *arg)
 static void test_weights_are_those_without_sharding(void **state)
 {
     (void)state;
-    if (skips_for_want_of_gpus(1)) {
-        skip();
-    }
+    need_gpu();
     const char *folder = temp_folder();
     const shard_case adam = { .kind = JOB_BLOCKS, .dtype = TD_F64, .rule = ADAM };
     const shard_case conv = { .kind = JOB_CONV_BLOCKS, .dtype = TD_F64, .rule = MOMENTUM };
@@ -189,9 +189,7 @@ static int run_bytes(int rank, int size, void *arg)
 static void test_bytes(void **state)
 {
     (void)state;
-    if (skips_for_want_of_gpus(1)) {
-        skip();
-    }
+    need_gpu();
     procs_succeed(2, limit, run_bytes, NULL);
 }
 
@@ -253,9 +251,7 @@ static int run_checkpoint(int rank, int size, void *path)
 static void test_checkpoints(void **state)
 {
     (void)state;
-    if (skips_for_want_of_gpus(1)) {
-        skip();
-    }
+    need_gpu();
     procs_succeed(2, limit, run_checkpoint, (void *)(uintptr_t)temp_path("saved"));
 }
 
