@@ -85,7 +85,7 @@ int td_dist_local_world_size(void); /* the number of ranks on this host */
  * of any dtype, and have the same shape and dtype on all ranks. Elements are taken in memory order.
  *
  * All ranks call the same collectives of a group in the same order. Every collective of CPU memory
- * checks that sequence number, operation, dtype and size agree; those of GPUs' memory do not.
+ * checks that sequence number, operation, dtype and size agree; NCCL's collectives do not.
  *
  * Sums of floats are taken in rank order: all ranks get the same bits, in every run. Denormal
  * numbers count as zero, as in all kernels.

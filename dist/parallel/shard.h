@@ -61,7 +61,8 @@ struct td_sharding {
     td_group *replicas;   /* which have equal windows, along rep; NULL: there are none */
     int rank, ranks;      /* in group */
     td_device device;     /* of the model; windows are elsewhere if they are offloaded from a GPU */
-    td_tensor *landing;   /* there: a unit's piece of the gradients; NULL: windows are on device */
+    td_tensor *landing;   /* on the host, for such windows: where a unit's piece of the gradients
+                             arrives; NULL: windows are on device */
     td_shard_unit *units; /* in the order of memory: as backward meets them; the root is last */
     int count;
     int64_t *cuts; /* where units begin, and where the last ends */
@@ -89,12 +90,13 @@ td_tensor td_shard_own(const td_shard_unit *u);
 void td_slot_give(td_slot *slot, td_shard_unit *u, td_tensor *t, td_slot **place);
 void td_slot_take(td_tensor *t, td_slot **place);
 
-/* wire.c: bytes of a rank's piece of u as it travels, 0 if as f32; this rank's piece, written to
- * `packed`; where all ranks' pieces come: the end of the slot; these
- * pieces, spread over the slot. */
+/* wire.c. Bytes of a rank's piece of u as the piece travels; 0: it travels as f32. */
 int64_t td_shard_wire_bytes(const td_shard_unit *u);
+/* Writes this rank's piece to slot->packed, and returns that as bytes, by value. */
 td_tensor td_shard_pack(const td_shard_unit *u, const td_slot *slot);
+/* Where all ranks' pieces arrive, as bytes, by value: at the end of slot->memory. */
 td_tensor td_shard_packed_place(const td_shard_unit *u, const td_slot *slot);
+/* Spreads the pieces that have arrived over slot->memory, as f32. */
 void td_shard_unpack(const td_shard_unit *u, const td_slot *slot);
 
 /* offload.c: zeroed memory of the CPU, or of a new file (place: "cpu", or a folder). NULL with

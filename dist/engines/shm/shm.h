@@ -1,5 +1,5 @@
-/* The shm engine: collectives between processes of one host through shared memory. Internal header
- * of the shm_*.c files.
+/* The shm engine: collectives between processes of one host through shared memory. Internal
+ * header of this folder.
  *
  * One shared segment has for each rank: the collective that it has entered last, its position
  * inside that collective, and two staging areas, which are used alternately (one is filled while
