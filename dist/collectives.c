@@ -1,7 +1,6 @@
 /* The collectives of dist.h: checks of tensors, and a td_collective for the queue. */
 #include "dist/group.h"
 
-#include "dist/watchdog.h"
 #include "dist/collectives.h"
 #include "tensor/storage.h"
 #include "tensor/extend.h"

@@ -27,11 +27,6 @@ const td_kind *td_kind_of(td_collective_kind kind)
     return &kinds[kind < TD_COLLECTIVE_COUNT ? kind : TD_COLLECTIVE_COUNT];
 }
 
-const char *td_collective_name(td_collective_kind kind)
-{
-    return td_kind_of(kind)->name;
-}
-
 const char *td_reduction_name(td_reduction op)
 {
     static const char *const names[] = { "sum", "average", "min", "max", "product" };

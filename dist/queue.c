@@ -3,7 +3,6 @@
 #include "tensor/clock.h"
 #include "dist/group.h"
 #include "dist/thread.h"
-#include "dist/watchdog.h"
 #include "tensor/hooks.h"
 #include "tensor/backend.h"
 #include "dist/trace.h"
@@ -278,7 +277,7 @@ td_status td_submit(td_group *group, td_collective *c, double timeout, td_work *
         *handle = NULL;
     }
     TD_TRY(td_group_check(group));
-    td_not_recordable("%s of the CPU's memory is done by the host", td_collective_name(c->kind));
+    td_not_recordable("%s of the CPU's memory is done by the host", td_kind_of(c->kind)->name);
     pthread_mutex_lock(&q->lock);
     c->number = is_message(c->kind) ? ++q->messages : ++q->collectives;
     bool free = !q->busy && q->head == NULL && q->active == NULL;

@@ -65,7 +65,7 @@ void td_describe_entered(const td_entered *e, char *text, size_t size)
         snprintf(side, sizeof side, " %s rank %d", e->kind == TD_COLLECTIVE_SEND ? "to" : "from",
                  e->peer);
     }
-    snprintf(text, size, "%s number %llu%s%s", td_collective_name(e->kind),
+    snprintf(text, size, "%s number %llu%s%s", td_kind_of(e->kind)->name,
              (unsigned long long)e->number, side, data);
 }
 

@@ -4,8 +4,6 @@
 
 #include "dist/engine.h"
 
-/* "all_reduce". */
-const char *td_collective_name(td_collective_kind kind);
 /* "sum", "average", ... */
 const char *td_reduction_name(td_reduction op);
 /* Which of present[count] equal `value`, as ranges: "0-2, 5"; "none" if none does. What does not

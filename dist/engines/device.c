@@ -208,7 +208,7 @@ static td_status launch(td_group *group, td_collective *c, td_device device, td_
     c->deadline = td_clock() + group->timeout;
     td_device_engine *engine = group->device_engine;
     if (message || engine == NULL) {
-        td_not_recordable("%s goes by way of the host", td_collective_name(c->kind));
+        td_not_recordable("%s goes by way of the host", td_kind_of(c->kind)->name);
         return td_staged_submit(group, c, device, work);
     }
     uint64_t ticket;

@@ -7,7 +7,6 @@
 
 #include "tensor/clock.h"
 #include "dist/thread.h"
-#include "dist/watchdog.h"
 
 #include "tensor/storage.h"
 
@@ -118,7 +117,7 @@ static int call(td_nccl_engine *e, const td_collective *c)
     case TD_COLLECTIVE_ALL_TO_ALL:
         return exchange(e, c, all_to_all, true, true);
     default:
-        td_fatal(TD_NOWHERE, "the NCCL engine has no %s", td_collective_name(c->kind));
+        td_fatal(TD_NOWHERE, "the NCCL engine has no %s", td_kind_of(c->kind)->name);
     }
 }
 
@@ -194,7 +193,7 @@ static td_status launch_locked(td_nccl_engine *e, const td_collective *c, td_ncc
     TD_TRY(make_events(e, slot));
     TD_TRY(e->streams->record(device, slot->ready, e->streams->compute(device)));
     TD_TRY(e->streams->wait(device, e->stream, slot->ready));
-    TD_TRY(td_nccl_settle(e, call(e, c), c->deadline, td_collective_name(c->kind)));
+    TD_TRY(td_nccl_settle(e, call(e, c), c->deadline, td_kind_of(c->kind)->name));
     return e->streams->record(device, slot->done, e->stream);
 }
 

@@ -1,6 +1,6 @@
 /* A running collective of the gloo and mpi engines. */
-#ifndef TD_DIST_GLOO_JOB_H
-#define TD_DIST_GLOO_JOB_H
+#ifndef TD_DIST_P2P_JOB_H
+#define TD_DIST_P2P_JOB_H
 
 #include "dist/engines/p2p/p2p.h"
 
