@@ -1,6 +1,7 @@
 /* Rendezvous: URLs and environments; real processes that meet, or do not. */
 // run: waits
 #include "tensor/clock.h"
+#include "tensor/text.h"
 #include "dist/rendezvous.h"
 #include "tests/temp_folder.h"
 
@@ -476,6 +477,27 @@ static void missing_ranks_of_a_large_world_are_counted(void **state)
     td_store_close(store.inner);
 }
 
+/* A key of the rendezvous that another program has set. */
+static void a_host_with_an_endless_name(void **state)
+{
+    (void)state;
+    char name[5001];
+    td_store *store;
+    td_rendezvous_result r;
+    set_environment(NULL, NULL);
+    memset(name, 'x', sizeof(name) - 1);
+    name[sizeof(name) - 1] = '\0';
+    assert_int_equal(td_file_store_open(temp_path("endless"), "run", 60, &store), TD_OK);
+    assert_int_equal(td_store_set_text(store, "0/init2/joined/1", name), TD_OK); /* the third */
+    assert_int_equal(td_store_set_text(store, "0/init2/joined/2", "far|"), TD_OK);
+    assert_int_equal(td_store_add(store, "0/init2/arrived", 2, NULL), TD_OK);
+    td_dist_options o = { .store = store, .world_size = 3, .timeout = 5 };
+    assert_int_equal(td_rendezvous(&o, &r), TD_OK);
+    assert_true(r.hosts[2] == td_hash_text(TD_HASH_BEGIN, "far"));
+    td_rendezvous_end(&r);
+    td_store_close(store);
+}
+
 #define FOLDER_TEST(f) cmocka_unit_test_setup_teardown(f, temp_folder_setup, temp_folder_teardown)
 
 int main(void)
@@ -494,6 +516,7 @@ int main(void)
         FOLDER_TEST(rank_twice_is_everybodys_error),
         FOLDER_TEST(no_rank_0),
         cmocka_unit_test(other_stores),
+        FOLDER_TEST(a_host_with_an_endless_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -135,8 +135,9 @@ static td_status settle_success(meeting *m, char **outcome)
             free(text);
             return status == TD_E_TIMEOUT ? settle_missing(m, outcome) : status;
         }
-        length += (size_t)snprintf(text + length, capacity - length, "\n%.*s",
-                                   (int)strcspn(host, "|"), host);
+        size_t width = strcspn(host, "|"); /* another program may have set the key */
+        width = width < HOST_BYTES - 1 ? width : HOST_BYTES - 1;
+        length += (size_t)snprintf(text + length, capacity - length, "\n%.*s", (int)width, host);
         free(host);
     }
     td_status status = settle(m, text, outcome);
