@@ -10,8 +10,11 @@ static void max_backward(td_node *node, const td_tensor *dy)
     td_grad_slot slot = td_input_grad(node, 0);
     if (slot.grad != NULL) {
         td_tensor kept = td_op_reshaped(dy, td_shape_of(index), td_node_site(node));
-        td_kernels_of(td_device_of(dy))
-            ->argmax_grad(slot.grad, &kept, index, *dim, slot.accumulate);
+        const td_kernels *kernels = td_kernels_of(td_device_of(dy));
+        if (!slot.accumulate) {
+            kernels->fill(slot.grad, 0.0);
+        }
+        kernels->scatter_add(slot.grad, &kept, index, *dim);
     }
 }
 

@@ -1,6 +1,6 @@
-/* Kernels along one dimension: gather, scatter_add, cumsum, prod and its gradient, argmax and its
- * gradient, argsort, triangles. A line is what lies along the dimension. Lines are independent of
- * each other; what is added up within one has a fixed order. */
+/* Kernels along one dimension: gather, scatter_add, cumsum, prod and its gradient, argmax, argsort,
+ * triangles. A line is what lies along the dimension. Lines are independent of each other; what is
+ * added up within one has a fixed order. */
 #include "tensor/cpu/ops.h"
 #include "tensor/cpu/ops_walk.h"
 #include "tensor/extend.h"
@@ -298,15 +298,6 @@ void td_cpu_argmax(td_tensor *index, const td_tensor *x, int dim)
 {
     line_job job = { .line = OF_TYPE(argmax, x) };
     run_lines(&job, x->shape[dim], dim, 2, (const td_tensor *[]){ index, x });
-}
-
-void td_cpu_argmax_grad(td_tensor *dx, const td_tensor *dy, const td_tensor *index, int dim,
-                        bool accumulate)
-{
-    if (!accumulate) {
-        td_cpu_fill(dx, 0.0);
-    }
-    td_cpu_scatter_add(dx, dy, index, dim);
 }
 
 void td_cpu_argsort(td_tensor *index, const td_tensor *x, int dim, bool descending)

@@ -83,33 +83,6 @@ extern "C" void td_cuda_launch_argmax(int64_t *index, const void *x, td_dtype dt
 #undef LAUNCH
 }
 
-/* Each element of dy has a place of its own in dx. */
-template <class S>
-__global__ void argmax_grad(S *dx, const S *dy, const int64_t *index, int64_t stride,
-                            td_cuda_walk walk)
-{
-    TD_ROLLED
-    for (int64_t i = TD_WALK_BEGIN; i < walk.count; i += TD_WALK_STEP) {
-        int64_t place[3];
-        td_cuda_places<3>(walk, i, place);
-        dx[place[2] + index[place[1]] * stride] += dy[place[0]];
-    }
-}
-
-extern "C" void td_cuda_launch_argmax_grad(void *dx, td_dtype dtype, const void *dy,
-                                           const int64_t *index, int64_t stride, td_cuda_walk walk,
-                                           cudaStream_t stream)
-{
-    unsigned blocks = blocks_for(walk.count);
-    if (dtype == TD_F32) {
-        TD_LAUNCH((argmax_grad<float>), blocks, TD_CUDA_THREADS, stream, (float *)dx,
-                  (const float *)dy, index, stride, walk);
-    } else {
-        TD_LAUNCH((argmax_grad<double>), blocks, TD_CUDA_THREADS, stream, (double *)dx,
-                  (const double *)dy, index, stride, walk);
-    }
-}
-
 /* ---- embedding ---- */
 
 template <class W>

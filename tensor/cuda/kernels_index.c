@@ -18,23 +18,6 @@ void td_cuda_argmax(td_tensor *index, const td_tensor *x, int dim)
     td_cuda_launched("argmax");
 }
 
-void td_cuda_argmax_grad(td_tensor *dx, const td_tensor *dy, const td_tensor *index, int dim,
-                         bool accumulate)
-{
-    if (!accumulate) {
-        td_cuda_fill(dx, 0.0);
-    }
-    if (td_numel(dy) == 0) {
-        return;
-    }
-    td_tensor rest = *dx;
-    rest.shape[dim] = 1;
-    td_cuda_launch_argmax_grad(td_ptr(dx), dx->dtype, td_ptr(dy), td_ptr(index), dx->stride[dim],
-                               td_cuda_walk_of(3, (const td_tensor *[]){ dy, index, &rest }),
-                               td_cuda_stream(dx));
-    td_cuda_launched("argmax_grad");
-}
-
 void td_cuda_embedding(td_tensor *y, const td_tensor *table, const td_tensor *index)
 {
     if (td_numel(y) == 0) {

@@ -13,11 +13,6 @@ TD_EXTERN_C_BEGIN
 void td_cuda_launch_argmax(int64_t *index, const void *x, td_dtype dtype, int64_t n, int64_t stride,
                            td_cuda_walk walk, cudaStream_t stream);
 
-/* dx[index] += dy. Walk: dy, index, dx without the dimension, whose stride in dx is given. f32, f64
- */
-void td_cuda_launch_argmax_grad(void *dx, td_dtype dtype, const void *dy, const int64_t *index,
-                                int64_t stride, td_cuda_walk walk, cudaStream_t stream);
-
 /* y[i,:] = table[index[i],:], rows of d; dense. Any dtype of `size` bytes. */
 void td_cuda_launch_embedding(void *y, const void *table, int size, const int64_t *index,
                               int64_t count, int64_t d, cudaStream_t stream);
