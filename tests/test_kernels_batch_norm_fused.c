@@ -13,6 +13,18 @@ static const td_kernels *k(void)
     return ref_kernels();
 }
 
+static td_tensor *sums_of_x(const norm_data *d)
+{
+    double *both = ref_zeros(2 * d->channels);
+    for (int64_t i = 0; i < d->n; i++) {
+        both[norm_channel(d, i)] += d->xv[i];
+        both[d->channels + norm_channel(d, i)] += d->xv[i] * d->xv[i];
+    }
+    td_tensor *sums = td_from(both, TD_SHAPE(2, d->channels), TD_F64, ref_device());
+    free(both);
+    return sums;
+}
+
 /* Sums from elsewhere give what the kernel finds itself, up to rounding; and a mask from x is the
  * one from y, to the bit. */
 static void sums_and_affine(td_dtype dtype)
@@ -23,13 +35,7 @@ static void sums_and_affine(td_dtype dtype)
     td_dtype fine = norm_per_channel(dtype);
     td_shape per = TD_SHAPE(d.channels);
     td_tensor *y = norm_input(c, dtype, 9, 0.0), *dy = norm_input(c, dtype, 12, 0.0);
-    double *both = ref_zeros(2 * d.channels);
-    for (int64_t i = 0; i < d.n; i++) {
-        both[norm_channel(&d, i)] += d.xv[i];
-        both[d.channels + norm_channel(&d, i)] += d.xv[i] * d.xv[i];
-    }
-    td_tensor *sums = td_from(both, TD_SHAPE(2, d.channels), TD_F64, ref_device());
-    free(both);
+    td_tensor *sums = sums_of_x(&d);
     td_batch_norm_args args = { .x = d.x,
                                 .weight = d.weight,
                                 .bias = d.bias,
