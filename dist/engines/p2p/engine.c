@@ -2,6 +2,7 @@
 #include "dist/engines/p2p/p2p.h"
 
 #include "tensor/clock.h"
+#include "tensor/text.h"
 #include "dist/process.h"
 #include "dist/watchdog.h"
 
@@ -23,16 +24,13 @@ static const double BACKSTOP = 5.0; /* seconds after the deadline */
 
 /* ---- slots and headers ---- */
 
-/* FNV-1a of all that must be equal on both ranks. */
+/* A hash of all that must be equal on both ranks. */
 static uint32_t signature(const td_collective *c)
 {
     td_entered what = td_entered_of(c);
     what.number = 0; /* the turn is in the slot */
-    uint32_t hash = 2166136261U;
-    for (size_t i = 0; i < sizeof what; i++) {
-        hash = (hash ^ ((const unsigned char *)&what)[i]) * 16777619U;
-    }
-    return hash;
+    uint64_t hash = td_hash_bytes(TD_HASH_BEGIN, (const char *)&what, sizeof what);
+    return (uint32_t)(hash ^ hash >> 32);
 }
 
 uint64_t td_p2p_slot(td_p2p_use use, uint64_t turn, const td_collective *c)
