@@ -18,7 +18,6 @@
 #include "nn/internal.h"
 #include "tensor/extend.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -7,7 +7,6 @@
 #include "autograd/hooks.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum { MIB = 1 << 20, SMALL = MIB, TAIL = 5 * MIB };
 

@@ -4,7 +4,6 @@
 #include "dist/thread.h"
 #include "dist/watchdog.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 td_work *td_work_take(td_group *group, const td_collective *c, double timeout)

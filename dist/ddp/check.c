@@ -7,7 +7,6 @@
 #include "dist/mesh.h"
 #include "nn/internal.h"
 #include "tensor/extend.h"
-#include "tensor/text.h"
 
 #include <stdlib.h>
 #include <string.h>

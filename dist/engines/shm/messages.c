@@ -9,7 +9,6 @@
 
 #include "tensor/clock.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -15,7 +15,6 @@
 #include <sched.h>
 #include <stddef.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
