@@ -156,11 +156,11 @@ typedef struct td_evaluation {
     td_status status;      /* TD_OK; otherwise the numbers cover only a part of the samples */
 } td_evaluation;
 /* Loss (cross-entropy) and accuracy of a classifier over one epoch of a loader, in evaluation mode
- * and without gradients. The net gives logits [n, classes]. Afterwards the net is in the mode in
- * which it was before. Call td_evaluate outside of steps. On several ranks all ranks call it: each
- * rank runs the batches of its own loader with rank 0's running statistics, and all ranks get the
- * numbers of all samples. Give the loader td_distributed_sampler(.no_padding = true), so that every
- * sample counts once. If one rank fails, all ranks get a failure. */
+ * and without gradients. The net gives logits [n, classes]. Afterwards each module is in the mode
+ * in which it was before. Call td_evaluate outside of steps. On several ranks all ranks call it:
+ * each rank runs the batches of its own loader with rank 0's running statistics, and all ranks get
+ * the numbers of all samples. Give the loader td_distributed_sampler(.no_padding = true), so that
+ * every sample counts once. If one rank fails, all ranks get a failure. */
 td_evaluation td_evaluate_at(td_module *net, td_loader *loader, td_site at);
 
 /* ---- DistributedDataParallel ----

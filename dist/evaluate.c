@@ -1,5 +1,6 @@
 /* What a training loop asks of all ranks: an evaluation, a mean, one that prints. */
 #include "dist/collectives.h"
+#include "nn/internal.h"
 #include "nn/module.h"
 
 #include <math.h>
@@ -21,8 +22,11 @@ td_status td_broadcast_buffers(td_module *net)
 /* This rank's batches. loss is the sum over samples. */
 static void run_batches(td_module *net, td_loader *loader, td_evaluation *sums, td_site at)
 {
-    bool training = net->training;
-    td_eval(net);
+    bool *modes = td_eval_for_now(net);
+    if (modes == NULL) {
+        sums->status = TD_E_NOMEM;
+        return;
+    }
     td_no_grad_begin();
     for (td_batch batch; td_loader_next(loader, &batch);) {
         td_step_begin();
@@ -33,9 +37,7 @@ static void run_batches(td_module *net, td_loader *loader, td_evaluation *sums, 
         td_step_end();
     }
     td_no_grad_end();
-    if (training) {
-        td_train(net);
-    }
+    td_give_modes_back(net, modes);
     sums->status = td_loader_status(loader);
 }
 

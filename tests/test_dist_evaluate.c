@@ -111,6 +111,10 @@ static void test_alone(void **state)
     assert_true(same(e, by_hand(net)));
     (void)evaluate_pictures(net, NULL);
     assert_false(net->training || net->children[1]->training);
+    td_train(net);
+    td_eval(net->children[1]); /* frozen statistics */
+    (void)evaluate_pictures(net, NULL);
+    assert_true(net->training && net->children[0]->training && !net->children[1]->training);
     expect_fatal("the loader is NULL", td_evaluate(net, NULL));
     assert_non_null(strstr(fatal_message(), "test_dist_evaluate.c:"));
     td_module_free(net);
