@@ -1,24 +1,30 @@
 #include "dist/replica.h"
 
 #include "autograd/tape.h"
+#include "dist/thread.h"
 #include "nn/internal.h"
 #include "tensor/kernels.h"
 #include "tensor/storage.h"
 #include "autograd/hooks.h"
 #include "tensor/extend.h"
 
-#include <pthread.h>
 #include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
 
 typedef enum replica_command { IDLE, FORWARD, BACKWARD, QUIT } replica_command;
 
+/* The versions (td_storage) of the model's tensor and of the copy's, after the last load. */
+typedef struct loaded {
+    uint32_t from, to;
+} loaded;
+
 struct td_replica {
     int number;
     td_device device;
     td_module *model;
     td_state_list state; /* of the copy, in the same order as the model's */
+    loaded *loaded;      /* of each tensor of the state */
 
     pthread_t thread;
     pthread_mutex_t lock;
@@ -202,7 +208,11 @@ td_replica *td_replica_new(const td_module *model, td_device device, int number)
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->changed, NULL);
     bool made = r->model != NULL && r->state.count >= 0;
-    if (made && pthread_create(&r->thread, NULL, work, r) != 0) {
+    if (made) {
+        r->loaded = calloc((size_t)r->state.count + 1, sizeof *r->loaded);
+        made = r->loaded != NULL || td_fail(TD_E_NOMEM, "no memory for a replica") == TD_OK;
+    }
+    if (made && td_thread_start(&r->thread, work, r) != 0) {
         td_fail(TD_E_NOMEM, "no thread for replica %d on %s", number, td_device_name(device));
         made = false;
     }
@@ -252,6 +262,7 @@ void td_replica_free(td_replica *r)
     pthread_mutex_destroy(&r->lock);
     pthread_cond_destroy(&r->changed);
     td_state_list_free(&r->state);
+    free(r->loaded);
     td_module_free(r->model);
     free(r->leaves);
     free(r);
@@ -290,14 +301,20 @@ static void share(td_tensor *to, const td_tensor *from)
     memcpy(to->stride, from->stride, sizeof to->stride);
 }
 
+/* Whether a tensor has been written since the last load: the model's, or the replica's own running
+ * statistics. */
+static bool is_stale(const td_replica *r, int i, const td_named_tensor *from)
+{
+    const loaded *last = &r->loaded[i];
+    return last->from != from->tensor->storage->version ||
+           (from->buffer && last->to != r->state.items[i].tensor->storage->version);
+}
+
 void td_replica_load(td_replica *r, td_module *model, const td_state_list *state)
 {
     td_replica_wait(r);
     if (r->step != td_step_number()) {
         r->outstanding = 0;
-    }
-    if (r->outstanding > 0) {
-        return;
     }
     load_modes(r, r->model, model);
     for (int i = 0; i < state->count; i++) {
@@ -309,8 +326,9 @@ void td_replica_load(td_replica *r, td_module *model, const td_state_list *state
         if (!state->items[i].buffer && td_device_of(from).type == TD_DEVICE_CPU &&
             r->device.type == TD_DEVICE_CPU) {
             share(to, from);
-        } else {
+        } else if (r->outstanding == 0 || is_stale(r, i, &state->items[i])) {
             td_copy_(to, from);
+            r->loaded[i] = (loaded){ from->storage->version, to->storage->version };
         }
         td_requires_grad(to, td_is_leaf(from));
     }

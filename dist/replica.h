@@ -19,8 +19,8 @@ void td_replica_free(td_replica *r);
 
 /* Copies parameters, buffers and modes from the model (state: its td_module_state). Replicas on
  * CPUs share the memory of a CPU model's parameters instead; gradients and buffers are their own.
- * Does nothing while a forward of the running step waits for its backward: the copy is up to date
- * then. */
+ * While a forward of the running step waits for its backward, only what has changed is copied: the
+ * replica's tape may have saved the rest. */
 void td_replica_load(td_replica *r, td_module *model, const td_state_list *state);
 
 /* Starts the forward of a batch. The batch must not change until td_replica_wait. */

@@ -217,6 +217,32 @@ static void test_several_forwards_in_a_step(void **state)
     close_both(&one, &many);
 }
 
+/* An evaluation between a forward and its backward: the replicas have the model's mode, and its
+ * statistics as the first forward left them. */
+static void test_evaluation_before_the_backward(void **state)
+{
+    (void)state;
+    ddp_job one, many;
+    float a[9 * CLASSES], b[9 * CLASSES];
+    open_both(&one, &many, true, 3, TD_F32, 9);
+    td_step_begin();
+    td_tensor *y = td_forward(many.net, many.x);
+    td_forward(one.net, td_slice(one.x, 0, 0, 3, 1)); /* the first replica's samples */
+    td_eval(one.net);
+    td_eval(many.net);
+    td_no_grad_begin();
+    td_read(td_forward(one.net, one.x), a, TD_F32);
+    td_read(td_forward(many.net, many.x), b, TD_F32);
+    td_no_grad_end();
+    td_train(many.net);
+    td_backward(td_cross_entropy(y, many.y));
+    td_step_end();
+    for (int i = 0; i < 9 * CLASSES; i++) {
+        assert_true(fabsf(a[i] - b[i]) <= 1e-6f);
+    }
+    close_both(&one, &many);
+}
+
 static void test_frozen_parameters_stay(void **state)
 {
     (void)state;
@@ -353,6 +379,7 @@ int main(void)
         cmocka_unit_test(test_averages_reach_the_replicas),
         cmocka_unit_test(test_the_batch_takes_gradients),
         cmocka_unit_test(test_several_forwards_in_a_step),
+        cmocka_unit_test(test_evaluation_before_the_backward),
         cmocka_unit_test(test_frozen_parameters_stay),
         cmocka_unit_test(test_a_replicas_mistake_is_the_callers),
         cmocka_unit_test(test_outputs_must_have_the_batch_in_front),
