@@ -34,6 +34,8 @@ typedef struct td_batch_norm_fusion {
 } td_batch_norm_fusion;
 td_tensor *td_batch_norm_fused_at(td_batch_norm_options options, td_batch_norm_fusion fusion,
                                   td_site at);
+/* A fusion's add in x's dtype: f32 and 16 bits are cast. NULL stays NULL. */
+td_tensor *td_batch_norm_addend(const td_tensor *x, td_tensor *add, td_site at);
 
 /* The steps of an LSTM layer (nn/extra/recurrent.c). from_x [N,T,4H]: the products with x, with
  * both biases, of the gates i, f, g, o; it is overwritten, so no other operation may read it. w

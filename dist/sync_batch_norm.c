@@ -152,16 +152,15 @@ static td_tensor *normalise(sync_norm *sync, const td_batch_norm_options *o,
                      .params_size = sizeof(sync_params));
 }
 
-static void check(const td_tensor *x, const td_tensor *weight, const td_tensor *add, td_site at)
+static void check(const sync_norm *sync, const td_tensor *x, const td_tensor *weight,
+                  const td_tensor *add, td_site at)
 {
+    int64_t channels = sync->sums->shape[1];
     td_check_float(x, "sync_batch_norm", "x", at);
-    TD_REQUIRE(x->ndim == 2 || x->ndim == 4, at, "sync_batch_norm: x%s must be [N,C] or [N,C,H,W]",
-               td_describe_shape(td_shape_of(x)));
+    TD_REQUIRE((x->ndim == 2 || x->ndim == 4) && x->shape[1] == channels, at,
+               "sync_batch_norm: x%s must be [N,%lld] or [N,%lld,H,W]",
+               td_describe_shape(td_shape_of(x)), (long long)channels, (long long)channels);
     if (weight != NULL) { /* otherwise it is 1 */
-        TD_REQUIRE(x->shape[1] == weight->shape[0], at,
-                   "sync_batch_norm: x%s must be [N,%lld] or [N,%lld,H,W]",
-                   td_describe_shape(td_shape_of(x)), (long long)weight->shape[0],
-                   (long long)weight->shape[0]);
         td_check_mixed(x, weight, "sync_batch_norm", at);
     }
     if (add != NULL) {
@@ -180,7 +179,8 @@ static td_tensor *sync_forward(void *user, td_batch_norm_options o, td_batch_nor
         return td_batch_norm_fused_at(o, fusion, at);
     }
     td_tensor *x = o.x;
-    check(x, o.weight, fusion.add, at);
+    fusion.add = td_batch_norm_addend(x, fusion.add, at);
+    check(sync, x, o.weight, fusion.add, at);
     find_moments(sync, x, at);
     require_collective(td_all_gather(sync->group, sync->all, sync->mine, NULL), at);
     td_tensor *mean = new_channels(x, TD_F64, at), *variance = new_channels(x, TD_F64, at);

@@ -250,6 +250,60 @@ static void test_one_value_has_no_variance(void **state)
     }
 }
 
+static int run_wide(int rank, int size, void *arg)
+{
+    (void)arg;
+    procs_init(rank, size, 20.0);
+    td_module *bn =
+        td_convert_sync_batch_norm(td_nn_batch_norm2d(CHANNELS, .no_weight = true), NULL);
+    td_tensor *x = td_full(TD_SHAPE(2, 1000 * CHANNELS), rank, TD_F32, TD_CPU);
+    td_step_begin();
+    td_forward(bn, x); /* ends here */
+    return 0;
+}
+
+static void test_other_channels_are_refused(void **state)
+{
+    (void)state;
+    procs_end ends[2];
+    procs_run(2, limit, run_wide, NULL, ends);
+    for (int rank = 0; rank < 2; rank++) {
+        procs_assert_says(ends, rank, "x[2,5000] must be [N,5] or [N,5,H,W]");
+    }
+}
+
+/* A 16-bit convolution's result and an f32 addend, as plain batch normalisation takes them. */
+static int run_mixed(int rank, int size, void *arg)
+{
+    (void)rank, (void)arg;
+    procs_init(rank, size, 20.0);
+    td_tensor *x = td_full(TD_SHAPE(2, CHANNELS), 0.5, TD_F32, TD_CPU);
+    td_requires_grad(x, true);
+    td_module *bn = td_nn_batch_norm2d(CHANNELS);
+    td_module *sync = td_convert_sync_batch_norm(td_nn_batch_norm2d(CHANNELS), NULL);
+    td_tensor *y[2];
+    TD_STEP {
+        for (int i = 0; i < 2; i++) {
+            y[i] = td_nn_batch_norm2d_fused(i == 0 ? bn : sync, td_cast(x, TD_BF16), x,
+                                            TD_NORM_RELU, TD_HERE);
+            REQUIRE(y[i]->dtype == TD_BF16 && td_item(td_mean(y[i])) == 0.5);
+        }
+        td_backward(td_mean(y[1]));
+        REQUIRE(td_grad(x)->dtype == TD_F32);
+    }
+    td_free(x);
+    td_module_free(bn);
+    td_module_free(sync);
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_an_addend_of_another_dtype(void **state)
+{
+    (void)state;
+    procs_succeed(2, limit, run_mixed, NULL);
+}
+
 /* Rank 0 has -h and rank 1 has h: mean 0 and variance h^2, which eps would spoil. */
 static int run_zeros(int rank, int size, void *arg)
 {
@@ -284,6 +338,8 @@ int main(void)
         cmocka_unit_test(test_a_world_of_one_is_plain),
         cmocka_unit_test(test_uneven_inputs_fail_on_all_ranks),
         cmocka_unit_test(test_one_value_has_no_variance),
+        cmocka_unit_test(test_other_channels_are_refused),
+        cmocka_unit_test(test_an_addend_of_another_dtype),
         cmocka_unit_test(test_eps_and_momentum_of_zero),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

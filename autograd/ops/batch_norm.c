@@ -146,15 +146,18 @@ static void new_results(td_batch_norm_args *args, td_tensor *x, const td_batch_n
     }
 }
 
+td_tensor *td_batch_norm_addend(const td_tensor *x, td_tensor *add, td_site at)
+{
+    bool casts = add != NULL && add->dtype != x->dtype && x->dtype != TD_F64 &&
+                 (add->dtype == TD_F32 || td_is_half(add->dtype));
+    return casts ? td_cast_at(add, x->dtype, at) : add;
+}
+
 td_tensor *td_batch_norm_fused_at(td_batch_norm_options options, td_batch_norm_fusion fusion,
                                   td_site at)
 {
     td_tensor *x = td_op_input(options.x, "batch_norm", "x", TD_RULE_OF(batch_norm), at);
-    td_tensor *add = fusion.add;
-    if (add != NULL && add->dtype != x->dtype && x->dtype != TD_F64 &&
-        (add->dtype == TD_F32 || td_is_half(add->dtype))) {
-        fusion.add = add = td_cast_at(add, x->dtype, at);
-    }
+    td_tensor *add = fusion.add = td_batch_norm_addend(x, fusion.add, at);
     td_batch_norm_args args = {
         .x = x,
         .weight = options.weight,
