@@ -14,6 +14,7 @@
 
 #include <math.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,6 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -127,6 +129,36 @@ static void test_ranks_are_put_together(void **state)
     }
     cJSON_Delete(trace);
     assert_int_equal(access(part, F_OK), -1);
+}
+
+/* Rank 1 cannot write its file: the others do not wait for it. */
+static int run_full(int rank, int size, void *path)
+{
+    procs_init(rank, size, 20.0);
+    REQUIRE_OK(td_trace_open(path));
+    if (rank == 1) {
+        signal(SIGXFSZ, SIG_IGN);
+        REQUIRE(setrlimit(RLIMIT_FSIZE, &(struct rlimit){ 64, 64 }) == 0);
+    }
+    td_trace_begin("a span");
+    td_trace_end();
+    td_status status = td_trace_close();
+    REQUIRE(rank == 1 ? status == TD_E_IO && strstr(td_last_error(), "full.rank1.json") != NULL
+                      : status == TD_OK);
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_a_rank_that_cannot_write(void **state)
+{
+    (void)state;
+    char path[512];
+    snprintf(path, sizeof path, "%s", temp_path("full.json"));
+    procs_succeed(3, 60.0, run_full, path);
+    cJSON *trace = parse(path);
+    assert_int_equal(count_events(trace, 0, "X", "a span"), 1);
+    assert_int_equal(count_events(trace, 2, "X", "a span"), 1);
+    cJSON_Delete(trace);
 }
 
 /* ---- slow transfers ---- */
@@ -304,6 +336,7 @@ int main(void)
         IN_FOLDER(test_spans_nest),
         IN_FOLDER(test_off_and_failing),
         IN_FOLDER(test_ranks_are_put_together),
+        IN_FOLDER(test_a_rank_that_cannot_write),
         IN_FOLDER(test_slow_transfers_are_hidden),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -308,10 +308,11 @@ td_status td_trace_close(void)
     td_status status = bad ? td_fail(TD_E_IO, "the trace '%s' could not be written: %s",
                                      trace.own_path, strerror(errno))
                            : TD_OK;
-    if (status == TD_OK && trace.world > 1) {
-        if (td_dist_is_initialized()) {
-            status = td_barrier(NULL); /* all ranks have written their files */
-        }
+    if (trace.world > 1) {
+        /* All ranks have written their files then; one that could not comes, too, or the others
+         * would wait for it. */
+        td_status met = td_dist_is_initialized() ? td_barrier(NULL) : TD_OK;
+        status = status == TD_OK ? met : status;
         if (status == TD_OK && trace.rank == 0) {
             status = join_parts();
         }
