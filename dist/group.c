@@ -45,14 +45,24 @@ static td_status fail_missing(const td_group *group, td_store *store, td_status 
     return td_fail(status, "%s: %s", text, wait);
 }
 
-/* On rank 0: fails unless all ranks want the same engine, and tells the others. */
-static td_status compare_wishes(const td_group *group, td_store *store, double deadline)
+/* Collective: fails unless all ranks have found the same engine for the same ranks. Each rank
+ * writes its wish, and reads those of all ranks. group->engine_type NULL: this rank has found none,
+ * and td_last_error() says why. */
+static td_status agree(const td_group *group, td_store *store, double deadline)
 {
-    char first[600] = "";
-    for (int r = 0; r < group->size; r++) {
-        char key[32], *wish, text[TD_CAUSE_BYTES];
+    char key[32], text[TD_CAUSE_BYTES], first[600] = "";
+    if (group->engine_type == NULL) {
+        return TD_E_UNSUPPORTED;
+    }
+    snprintf(text, sizeof text, "%s%s%s", group->engine_type->name,
+             group->label[0] != '\0' ? " in the " : "", group->label);
+    snprintf(key, sizeof key, "wish/%d", group->rank);
+    TD_TRY(td_store_set_text(store, key, text));
+    td_status status = TD_OK;
+    for (int r = 0; r < group->size && status == TD_OK; r++) {
+        char *wish;
         snprintf(key, sizeof key, "wish/%d", r);
-        td_status status = td_store_get_text(store, key, seconds_left(deadline), &wish);
+        status = td_store_get_text(store, key, seconds_left(deadline), &wish);
         if (status != TD_OK) {
             return fail_missing(group, store, status, r);
         }
@@ -68,46 +78,8 @@ static td_status compare_wishes(const td_group *group, td_store *store, double d
             (void)td_watched_store_tell(store, status, text);
         }
         free(wish);
-        TD_TRY(status);
     }
-    return td_store_set_text(store, "verdict", "ok");
-}
-
-/* The first rank that has not written its wish; if all have, rank 0, whose verdict is missing. */
-static int first_missing(const td_group *group, td_store *store)
-{
-    for (int r = 0; r < group->size; r++) {
-        char key[32];
-        bool here = false;
-        snprintf(key, sizeof key, "wish/%d", r);
-        if (td_store_check(store, key, &here) == TD_OK && !here) {
-            return r;
-        }
-    }
-    return 0;
-}
-
-/* Collective: fails unless all ranks have found the same engine. group->engine_type NULL: this rank
- * has found none, and td_last_error() says why. */
-static td_status agree(td_group *group, td_store *store, double deadline)
-{
-    char key[32], text[TD_CAUSE_BYTES], *verdict;
-    if (group->engine_type == NULL) {
-        return TD_E_UNSUPPORTED;
-    }
-    snprintf(text, sizeof text, "%s%s%s", group->engine_type->name,
-             group->label[0] != '\0' ? " in the " : "", group->label);
-    snprintf(key, sizeof key, "wish/%d", group->rank);
-    TD_TRY(td_store_set_text(store, key, text));
-    if (group->rank == 0) {
-        return compare_wishes(group, store, deadline);
-    }
-    td_status status = td_store_get_text(store, "verdict", seconds_left(deadline), &verdict);
-    if (status != TD_OK) {
-        return fail_missing(group, store, status, first_missing(group, store));
-    }
-    free(verdict);
-    return TD_OK;
+    return status;
 }
 
 /* Tells the other ranks, which wait for this one, why there will be no group, unless they know. */
@@ -126,27 +98,24 @@ static td_status tell_failure(const td_group *group, td_store *store, td_status 
 static td_status start_engine(td_group *group, const int *ranks)
 {
     double deadline = td_clock() + group->timeout;
-    if (group->size > 1) {
-        td_store *store;
-        TD_TRY(td_watched_store_open(group->store, &dist.met, ranks, group->size, &store));
-        td_status status = agree(group, store, deadline);
-        if (status == TD_OK) {
-            td_engine_init init = { .backend = group->engine_type->name,
-                                    .rank = group->rank,
-                                    .size = group->size,
-                                    .store = store,
-                                    .address = dist.met.address[0] ? dist.met.address : NULL,
-                                    .timeout = seconds_left(deadline) };
-            status = group->engine_type->init(&group->engine, &init);
-        }
-        status = status == TD_OK ? TD_OK : tell_failure(group, store, status);
-        td_store_close(store);
-        return status;
+    td_store *store;
+    if (group->size == 1) {
+        return group->engine_type != NULL ? TD_OK : TD_E_UNSUPPORTED; /* as td_engine_find says */
     }
-    if (group->engine_type == NULL) {
-        return TD_E_UNSUPPORTED; /* with the message of td_engine_find */
+    TD_TRY(td_watched_store_open(group->store, &dist.met, ranks, group->size, &store));
+    td_status status = agree(group, store, deadline);
+    if (status == TD_OK) {
+        td_engine_init init = { .backend = group->engine_type->name,
+                                .rank = group->rank,
+                                .size = group->size,
+                                .store = store,
+                                .address = dist.met.address[0] ? dist.met.address : NULL,
+                                .timeout = seconds_left(deadline) };
+        status = group->engine_type->init(&group->engine, &init);
     }
-    return TD_OK;
+    status = status == TD_OK ? TD_OK : tell_failure(group, store, status);
+    td_store_close(store);
+    return status;
 }
 
 void td_group_end(td_group *group)
@@ -195,26 +164,18 @@ static td_status make_group(int rank, int size, const int *ranks, const char *la
     group->index = dist.group_count;
     group->timeout = dist.group_count > 0 ? dist.groups[0]->timeout : dist.timeout;
     snprintf(group->label, sizeof group->label, "%s", label);
-    snprintf(prefix, sizeof prefix, "pg%d/", group->index);
-    td_status status = td_prefix_store_open(dist.met.store, prefix, &group->store);
-    if (status != TD_OK) {
-        free(group);
-        return status;
-    }
-    group->engine_type = find_engine(ranks, size);
     snprintf(group->device_wish, sizeof group->device_wish, "%s",
              strcmp(dist.backend, "nccl") == 0 ? "nccl" : "");
-    status = start_engine(group, ranks);
-    if (status == TD_OK || group->engine != NULL) {
-        td_status queue = td_queue_init(group);
-        status = status == TD_OK ? queue : status;
-    } else {
-        td_store_close(group->store);
-        free(group);
-        return status;
+    snprintf(prefix, sizeof prefix, "pg%d/", group->index);
+    td_queue_init(&group->queue);
+    td_status status = td_prefix_store_open(dist.met.store, prefix, &group->store);
+    if (status == TD_OK) {
+        group->engine_type = find_engine(ranks, size);
+        status = start_engine(group, ranks);
     }
     if (status == TD_OK && group->engine != NULL) {
-        status = td_watchdog_start(group);
+        status = td_queue_start(group);
+        status = status == TD_OK ? td_watchdog_start(group) : status;
     }
     if (status != TD_OK) {
         td_group_end(group);

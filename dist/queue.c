@@ -330,15 +330,16 @@ void td_engine_release(td_group *group)
 
 /* ---- beginning and end ---- */
 
-td_status td_queue_init(td_group *group)
+void td_queue_init(td_queue *q)
 {
-    td_queue *q = &group->queue;
     pthread_mutex_init(&q->lock, NULL);
     td_condition_init(&q->wake);
     td_condition_init(&q->done);
-    if (group->engine == NULL) {
-        return TD_OK;
-    }
+}
+
+td_status td_queue_start(td_group *group)
+{
+    td_queue *q = &group->queue;
     int error = td_thread_start(&q->thread, communicate, group);
     if (error != 0) {
         return td_fail(TD_E_NOMEM, "no thread for communication: %s", strerror(error));

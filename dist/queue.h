@@ -53,10 +53,11 @@ typedef struct td_queue {
     uint64_t begun;       /* number of collectives that have begun */
 } td_queue;
 
-/* Starts the communication thread if the group has an engine. */
-td_status td_queue_init(td_group *group);
-/* Ends the communication thread. Outstanding works fail. The watchdog must still run meanwhile and
- * uses the queue, so call td_queue_free after both have ended. */
+void td_queue_init(td_queue *q);
+/* Starts the communication thread of a group that has an engine. */
+td_status td_queue_start(td_group *group);
+/* Ends the communication thread, if there is one. Outstanding works fail. The watchdog must still
+ * run meanwhile and uses the queue, so call td_queue_free after both have ended. */
 void td_queue_stop(td_group *group);
 void td_queue_free(td_group *group);
 

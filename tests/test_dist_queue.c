@@ -104,7 +104,8 @@ static td_group *make_group(const td_engine_type *type, toy_engine *engine, doub
     group->timeout = timeout;
     group->engine_type = type;
     group->engine = engine;
-    assert_int_equal(td_queue_init(group), TD_OK);
+    td_queue_init(&group->queue);
+    assert_int_equal(td_queue_start(group), TD_OK);
     assert_int_equal(td_watchdog_start(group), TD_OK);
     return group;
 }
