@@ -54,11 +54,10 @@ static td_status add_ranks(td_evaluation *sums)
     }
     TD_TRY(own);
     TD_TRY(reduced);
-    return numbers[3] == 0 ? TD_OK
-                           : td_fail(TD_E_PEER,
-                                     "td_evaluate: %g other rank(s) could not read all of "
-                                     "their samples; see their messages",
-                                     numbers[3]);
+    return numbers[3] == 0
+               ? TD_OK
+               : td_fail(TD_E_PEER, "td_evaluate: %g other rank(s) failed; see their messages",
+                         numbers[3]);
 }
 
 td_evaluation td_evaluate_at(td_module *net, td_loader *loader, td_site at)
@@ -76,9 +75,11 @@ td_evaluation td_evaluate_at(td_module *net, td_loader *loader, td_site at)
     }
     if (e.status == TD_OK) {
         run_batches(net, loader, &e, at);
-        e.status = td_dist_is_initialized() ? add_ranks(&e) : e.status;
-        td_reshard(net);
     }
+    if (td_dist_is_initialized()) {
+        e.status = add_ranks(&e);
+    }
+    td_reshard(net);
     e.loss /= (double)e.seen;
     e.accuracy = (double)e.right / (double)e.seen;
     return e;

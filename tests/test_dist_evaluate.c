@@ -4,8 +4,10 @@
 #include "tests/dist_procs.h"
 #include "tests/expect_fatal.h"
 #include "tests/toy_dataset.h"
+#include "tests/sanitized.h"
 #include "nn/module.h"
 #include "dist/collectives.h"
+#include "dist/mesh.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -14,6 +16,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -171,6 +174,43 @@ static void test_a_rank_fails(void **state)
     procs_succeed(2, limit, run_broken, NULL);
 }
 
+/* Rank 1, a replica of its own, has no memory for all values: rank 0 does not wait for it. */
+static int run_without_memory(int rank, int size, void *arg)
+{
+    (void)arg;
+    enum { WIDTH = 1 << 21 };
+    procs_init(rank, size, 20.0);
+    td_mesh *mesh;
+    REQUIRE_OK(td_mesh_new("rep=2,dp=1", &mesh));
+    td_module *net = td_nn_sequential(td_nn_sequential(td_nn_linear(2, WIDTH)));
+    net = td_ddp(net, .shard = TD_SHARD_PARAMETERS, .mesh = mesh, .gathers = true);
+    REQUIRE(net != NULL);
+    toy data = make_toy(2);
+    td_loader *loader = td_loader_open(&data.base, .batch_size = 1);
+    struct rlimit usual, less;
+    REQUIRE(getrlimit(RLIMIT_AS, &usual) == 0);
+    less = usual;
+    less.rlim_cur = 1 << 20; /* what there is stays */
+    REQUIRE(rank == 0 || setrlimit(RLIMIT_AS, &less) == 0);
+    td_evaluation e = td_evaluate(net, loader);
+    REQUIRE(setrlimit(RLIMIT_AS, &usual) == 0);
+    REQUIRE(e.status == (rank == 0 ? TD_E_PEER : TD_E_NOMEM));
+    REQUIRE(rank == 1 || strstr(td_last_error(), "1 other rank(s) failed") != NULL);
+    td_loader_close(loader);
+    td_module_free(net);
+    td_mesh_free(mesh);
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_a_rank_without_memory(void **state)
+{
+    (void)state;
+    if (!TD_SANITIZED) { /* which has its own addresses */
+        procs_succeed(2, limit, run_without_memory, NULL);
+    }
+}
+
 static int run_printing(int rank, int size, void *arg)
 {
     (void)arg;
@@ -197,6 +237,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ranks),
         cmocka_unit_test(test_a_rank_fails),
+        cmocka_unit_test(test_a_rank_without_memory),
         cmocka_unit_test(test_printing),
         cmocka_unit_test(test_alone),
     };
