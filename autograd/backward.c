@@ -211,7 +211,7 @@ void td_tape_run(td_node *last, const td_tensor *gradient, void (*begun)(void *u
 static void run_backward(td_node *last, const td_tensor *gradient, td_site at)
 {
     td_tape_run(last, gradient, NULL, NULL, at);
-    td_leaf_backward_end(td_tape_of_step()->backward);
+    td_leaf_backward_end();
 }
 
 static void check_start(const td_tensor *t, td_site at)

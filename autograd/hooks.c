@@ -58,40 +58,19 @@ void td_hooks_remove(td_hook_list *list, int id)
 }
 
 /* Hooks are copied before they are called: the array may move when one adds another. */
-void td_hooks_run_ready(td_hook_list *list, td_tensor *leaf)
+void td_hooks_run(td_hook_list *list, td_tensor *leaf)
 {
     list->running++;
     for (int i = 0, count = list->count; i < count; i++) {
         td_hook hook = list->hooks[i];
-        if (!is_removed(&hook)) {
+        if (hook.ready != NULL) {
             hook.ready(leaf, hook.user);
+        } else if (hook.end != NULL) {
+            hook.end(hook.user);
         }
     }
     list->running--;
     sweep(list);
-}
-
-void td_hooks_run_end(td_hook_list *list, td_tensor *const *unused, int count)
-{
-    list->running++;
-    for (int i = 0, hooks = list->count; i < hooks; i++) {
-        td_hook hook = list->hooks[i];
-        if (!is_removed(&hook)) {
-            hook.end(unused, count, hook.user);
-        }
-    }
-    list->running--;
-    sweep(list);
-}
-
-bool td_hooks_empty(const td_hook_list *list)
-{
-    for (int i = 0; i < list->count; i++) {
-        if (!is_removed(&list->hooks[i])) {
-            return false;
-        }
-    }
-    return true;
 }
 
 void td_hooks_free(td_hook_list *list)

@@ -9,12 +9,12 @@ TD_BEGIN_C
 
 /* A parameter may be used several times in one forward. When the last of its gradient's
  * contributions has been added, its ready hooks run, in the order in which they were added, on the
- * thread that called td_backward. When td_backward ends, its end hooks run, with this thread's
- * leaves that have ready hooks but got no gradient in this backward. Hooks may add and remove hooks
- * and write into the gradient; they must not run backward. An id > 0 for removal, or a negative
- * status: no memory. */
+ * thread that called td_backward. When td_backward ends, the end hooks of that thread run. A leaf
+ * whose ready hooks have not run by then got no gradient in this backward. Hooks may add and remove
+ * hooks and write into the gradient; they must not run backward. An id > 0 for removal, or a
+ * negative status: no memory. */
 typedef void (*td_grad_ready_fn)(td_tensor *leaf, void *user);
-typedef void (*td_backward_end_fn)(td_tensor *const *unused, int count, void *user);
+typedef void (*td_backward_end_fn)(void *user);
 int td_on_grad_ready(td_tensor *leaf, td_grad_ready_fn fn, void *user);
 void td_remove_grad_hook(td_tensor *leaf, int id);
 int td_on_backward_end(td_backward_end_fn fn, void *user); /* of this thread's backwards */
@@ -32,8 +32,8 @@ void td_zero_grad_of(td_tensor *leaf);
 /* The memory holds a gradient now, written from outside. */
 void td_mark_grad(td_tensor *leaf);
 
-/* The number of operations on the tapes of running steps that still hold the leaf. 0: no backward
- * will come through it, so its memory may be moved or exchanged. */
+/* The number of uses of the leaf on the tapes of running steps whose backward has not run. 0: no
+ * backward will reach the leaf, so its memory may be moved or exchanged. */
 int td_leaf_uses(const td_tensor *leaf);
 
 TD_END_C

@@ -1,4 +1,4 @@
-/* Leaves: their gradient buffers, readiness, and who is told of it. */
+/* Leaves: their gradient buffers, the count of pending uses, and the hooks. */
 #include "autograd/leaf.h"
 
 #include "autograd/tape.h"
@@ -10,54 +10,12 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-/* Leaves with ready hooks, in the order in which they got their first one. One list for the
- * process, because a leaf may be freed by another thread than the one that watches it. */
-static struct {
-    pthread_mutex_t lock;
-    td_leaf *first, *last;
-} watched = { PTHREAD_MUTEX_INITIALIZER, NULL, NULL };
-
 static _Thread_local td_hook_list end_hooks;
-
-static uint64_t this_thread(void)
-{
-    static _Atomic uint64_t threads;
-    static _Thread_local uint64_t id;
-    if (id == 0) {
-        id = atomic_fetch_add(&threads, 1) + 1;
-    }
-    return id;
-}
 
 uint64_t td_backward_id(void)
 {
     static _Atomic uint64_t backwards;
     return atomic_fetch_add(&backwards, 1) + 1;
-}
-
-static void watch(td_leaf *leaf)
-{
-    pthread_mutex_lock(&watched.lock);
-    if (leaf->watcher == 0) {
-        leaf->watcher = this_thread();
-        leaf->previous_watched = watched.last;
-        *(watched.last != NULL ? &watched.last->next_watched : &watched.first) = leaf;
-        watched.last = leaf;
-    }
-    pthread_mutex_unlock(&watched.lock);
-}
-
-static void unwatch(td_leaf *leaf)
-{
-    pthread_mutex_lock(&watched.lock);
-    if (leaf->watcher != 0) {
-        td_leaf *next = leaf->next_watched, *previous = leaf->previous_watched;
-        *(previous != NULL ? &previous->next_watched : &watched.first) = next;
-        *(next != NULL ? &next->previous_watched : &watched.last) = previous;
-        leaf->next_watched = leaf->previous_watched = NULL;
-        leaf->watcher = 0;
-    }
-    pthread_mutex_unlock(&watched.lock);
 }
 
 /* ---- beginning and end ---- */
@@ -78,12 +36,11 @@ void td_leaf_unhold(td_leaf *leaf)
     }
 }
 
-/* The tensor is no leaf any more; the tape may still have uses of it, which then count for
- * nothing. */
+/* The tensor is no leaf any more. The tape may still have uses of it; their gradients go nowhere.
+ */
 static void end_leaf(td_tensor *t)
 {
     td_leaf *leaf = t->grad->leaf;
-    unwatch(leaf);
     t->grad = NULL;
     leaf->tensor = NULL;
     td_leaf_unhold(leaf);
@@ -247,38 +204,13 @@ void td_leaf_use_done(td_leaf *leaf)
 {
     if (--leaf->pending == 0 && leaf->contributed && leaf->tensor != NULL) {
         leaf->has_grad = true;
-        td_hooks_run_ready(&leaf->ready, leaf->tensor);
+        td_hooks_run(&leaf->ready, leaf->tensor);
     }
 }
 
-/* Writes at most limit of this thread's watched leaves that got nothing; returns their number. */
-static int list_unused(uint64_t backward, td_tensor **list, int limit)
+void td_leaf_backward_end(void)
 {
-    uint64_t thread = this_thread();
-    int count = 0;
-    pthread_mutex_lock(&watched.lock);
-    for (td_leaf *leaf = watched.first; leaf != NULL; leaf = leaf->next_watched) {
-        bool used = leaf->backward == backward && leaf->contributed;
-        if (leaf->watcher == thread && !used) {
-            if (count < limit) {
-                list[count] = leaf->tensor;
-            }
-            count++;
-        }
-    }
-    pthread_mutex_unlock(&watched.lock);
-    return count;
-}
-
-void td_leaf_backward_end(uint64_t backward)
-{
-    if (end_hooks.count == 0) {
-        return;
-    }
-    int count = list_unused(backward, NULL, 0);
-    td_tensor **unused = td_step_bytes((size_t)count * sizeof(td_tensor *));
-    list_unused(backward, unused, count);
-    td_hooks_run_end(&end_hooks, unused, count);
+    td_hooks_run(&end_hooks, NULL);
 }
 
 int td_leaf_uses(const td_tensor *leaf)
@@ -290,20 +222,12 @@ int td_on_grad_ready(td_tensor *leaf, td_grad_ready_fn fn, void *user)
 {
     td_leaf *state = leaf_of(leaf, "td_on_grad_ready");
     TD_REQUIRE(fn != NULL, TD_NOWHERE, "td_on_grad_ready: the function is NULL");
-    int id = td_hooks_add(&state->ready, (td_hook){ .ready = fn, .user = user });
-    if (id > 0) {
-        watch(state);
-    }
-    return id;
+    return td_hooks_add(&state->ready, (td_hook){ .ready = fn, .user = user });
 }
 
 void td_remove_grad_hook(td_tensor *leaf, int id)
 {
-    td_leaf *state = leaf_of(leaf, "td_remove_grad_hook");
-    td_hooks_remove(&state->ready, id);
-    if (td_hooks_empty(&state->ready)) {
-        unwatch(state);
-    }
+    td_hooks_remove(&leaf_of(leaf, "td_remove_grad_hook")->ready, id);
 }
 
 int td_on_backward_end(td_backward_end_fn fn, void *user)

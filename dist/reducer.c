@@ -107,9 +107,8 @@ static void on_ready(td_tensor *leaf, void *user)
     }
 }
 
-static void on_backward_end(td_tensor *const *unused, int count, void *user)
+static void on_backward_end(void *user)
 {
-    (void)unused, (void)count; /* leaves of other models may be in the list */
     td_ddp_state *s = user;
     if (!s->reducer.active) {
         return; /* a backward that reached none of our parameters */
