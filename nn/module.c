@@ -178,7 +178,11 @@ td_module *td_module_add(td_module *parent, const char *name, td_module *child)
         return NULL;
     }
     td_module_node *node = td_node_of(child);
-    TD_REQUIRE(node->parent == NULL && child != parent, TD_HERE,
+    for (const td_module *up = parent; up != NULL; up = td_node_of(up)->parent) {
+        TD_REQUIRE(up != child, TD_HERE, "%s: '%s' cannot be a child: this module is part of it",
+                   parent->type->name, name);
+    }
+    TD_REQUIRE(node->parent == NULL, TD_HERE,
                "%s is already part of another module (as '%s'); a module has one place. To share "
                "weights, register the same tensor in two modules",
                child->type->name, node->path);

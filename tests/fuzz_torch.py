@@ -41,7 +41,7 @@ KINKS = ("relu", "abs", "selu", "softsign", "relu6", "hardsigmoid", "hardswish",
          "clamp", "hardtanh", "leaky_relu", "elu", "prelu", "maximum", "minimum", "sort", "topk", "where", "max_pool1d",
          "adaptive_max_pool1d", "adaptive_max_pool2d")
 COMPARISONS = {name: getattr(torch, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
-STEPS = ("sign", "floor", "ceil", "round", "sort", "topk", "where", "argmax", "l1_loss", "hinge_loss",
+STEPS = ("sign", "floor", "ceil", "round", "sort", "topk", "where", "argmax", "argmax_last", "l1_loss", "hinge_loss",
          "hinge_embedding_loss", "cosine_embedding_loss")
 BINARY = {"maximum": torch.maximum, "minimum": torch.minimum, "pow_tensor": torch.pow, "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "matmul": torch.matmul}
 
@@ -97,9 +97,10 @@ OPS.update({
     "hinge_embedding_loss": (2, lambda x, t, how: F.hinge_embedding_loss(
         x, torch.sign(t), reduction=REDUCTIONS[how])),
     "cosine_embedding_loss": (3, lambda a, b, t: by_sign(F.cosine_similarity(a, b, eps=1e-6), t)),
-    "nll_loss": (3, lambda x, labels, w, _, ignore, how: F.nll_loss(
-        x, labels, w, ignore_index=ignore or -100, reduction=REDUCTIONS[how])),
+    "nll_loss": (3, lambda x, labels, w, _, ignore, how: F.nll_loss(  # the gradient of images in another order fails in 2.15
+        x.contiguous(), labels, w, ignore_index=ignore or -100, reduction=REDUCTIONS[how])),
     "argmax": (1, lambda x, d, keep: x.argmax(d, bool(keep))),
+    "argmax_last": (1, lambda x, d, keep: x.shape[d] - 1 - x.flip(d).argmax(d, bool(keep))),
     "kl_div": (2, lambda x, t: F.kl_div(x, torch.sigmoid(t), reduction="sum") / x.numel()),
     "cosine_similarity": (2, F.cosine_similarity),
     "global_avg_pool2d": (1, lambda x: x.mean((2, 3), keepdim=True)), "batch_norm": (5, batch_norm),
@@ -124,7 +125,8 @@ OPS.update({
     "sort": (1, lambda x, d, descending, _: x.sort(d, bool(descending))[0]),
     "topk": (1, lambda x, d, k, _: x.topk(k, d)[0]),
 })
-EACH = sorted(set(OPS) - {"sum", "mean", "contiguous"}) + ["gather", "index_select", "scatter_add", "stack", "cat"]
+EACH = sorted(set(OPS) - {"sum", "mean", "contiguous"}) + ["gather", "index_select", "scatter_add", "stack", "cat",
+                                                               "conv_norm"]
 
 
 def by_sign(cosine, t):
@@ -167,11 +169,11 @@ def apply(name, numbers, registers):
     if name == "slice" and numbers[4] < 0:
         x, d, first, last, step = reg(numbers[0]), *numbers[1:]
         return x.index_select(d, torch.arange(first, last, step))
-    if name == "conv_norm":  # the convolution, its normalisation, whether relu, the addend
+    if name == "conv_norm":  # the convolution, its normalisation, the activation (none, relu, gelu), the addend
         y = apply("conv2d", numbers[:10], registers)
         y = batch_norm(y, *map(reg, numbers[10:14]), *numbers[14:16])
         y = y if numbers[17] < 0 else y + reg(numbers[17])
-        return torch.relu(y) if numbers[16] else y
+        return (lambda y: y, torch.relu, F.gelu)[numbers[16]](y)
     count, f = OPS[name]
     return f(*[reg(r) for r in numbers[:count]], *numbers[count:])
 
@@ -423,7 +425,7 @@ def grow(p, x, name=None):
         return windows1d(p, x, name, maybe) if dims == 3 else None
     if name == "conv3d":
         return conv3d(p, x, maybe) if dims == 5 else None
-    if name == "argmax":
+    if name in ("argmax", "argmax_last"):  # of equal ones PyTorch may take any
         return p.op(name, x, d, some(0, 1)) if t.unique().numel() == t.numel() else None
     if name in ("l1_loss", "hinge_loss", "hinge_embedding_loss"):
         return p.op(name, x, p.input(shape, trained=name == "l1_loss"), some(0, 2))
@@ -462,8 +464,9 @@ def windows1d(p, x, name, maybe):
     pad, out = some(0, k // 2), groups * some(1, 4)
     if "pool" in name:
         dilation = 1 if name == "avg_pool1d" or length <= 2 * k else dilation
-        fits = length + 2 * pad >= dilation * (k - 1) + 1
-        return p.op(name, x, k, stride, pad, some(0, 1), some(0, 1) if name == "avg_pool1d" else dilation) if fits else None
+        ceil = some(0, 1)
+        fits = length + 2 * pad + ceil * (stride - 1) >= dilation * (k - 1) + 1
+        return p.op(name, x, k, stride, pad, ceil, some(0, 1) if name == "avg_pool1d" else dilation) if fits else None
     if name == "conv_transpose1d":
         more = some(0, stride - 1)
         fits = (length - 1) * stride - 2 * pad + dilation * (k - 1) + more >= 0
@@ -502,16 +505,18 @@ def windows(p, x, name, maybe):
     if name == "interpolate":
         mode, to = some(0, 1), [some(1, 15), some(1, 15)]  # antialias to one column is wrong in 2.15 (row-major x)
         return p.op(name, x, *to, mode, some(0, 1 if p.half or to[1] == 1 else 2) if mode else 0)
-    k = [pick([1, 2, 3, 3, size, some(1, 7)]) for size in (h, w)]
+    k = [pick([1, 2, 3, 3, size, size + 1, some(1, 7)]) for size in (h, w)]
     stride, dilation = [pick([1, 1, 2, some(1, 4)]) for _ in k], [pick([1, 1, 1, 2]) for _ in k]
     if "pool" in name:
         pad = [some(0, size // 2) for size in k]
         dilated = name == "max_pool2d" and h > 2 * k[0] and w > 2 * k[1]  # otherwise a window may see padding alone
         dilation = dilation if dilated else [1, 1]
-        reach = [e * (size - 1) + 1 for size, e in zip(k, dilation)]
-        if h + 2 * pad[0] < reach[0] or w + 2 * pad[1] < reach[1] or name == "max_pool2d" and not p.smooth(x):
+        ceil = some(0, 1)
+        fits = all(size + 2 * q + ceil * (s - 1) >= e * (size_k - 1) + 1
+                   for size, q, s, e, size_k in zip((h, w), pad, stride, dilation, k))
+        if not fits or name == "max_pool2d" and not p.smooth(x):
             return None
-        return p.op(name, x, *k, *stride, *pad, some(0, 1), some(0, 1), *dilation)
+        return p.op(name, x, *k, *stride, *pad, some(0, 1), ceil, *dilation)
     pad = [pick([0, size // 2, some(0, 3)]) for size in k]
     if name == "conv_transpose2d":
         more = [some(0, s - 1) for s in stride]
@@ -536,7 +541,8 @@ def windows(p, x, name, maybe):
         return None
     numbers[2] = -1
     add = p.input([n, out, *size]) if p.random.random() < 0.4 else -1
-    return p.op(name, *numbers, *norm_inputs(p, out, maybe), some(0, 1), 1e-2, int(p.kind == "f64"), add)
+    activation = 1 if p.kind == "f64" else 2 if add < 0 and some(0, 1) else 0
+    return p.op(name, *numbers, *norm_inputs(p, out, maybe), some(0, 1), 1e-2, activation, add)
 
 
 def off(got, want):
@@ -612,6 +618,8 @@ def main():
     if sys.argv[2] == "each":
         count = int(sys.argv[3]) if len(sys.argv) > 3 else 200
         each = sys.argv[4:] or EACH
+        if unknown := set(each) - set(EACH):
+            sys.exit(f"fuzz_torch: there is no operation {', '.join(sorted(unknown))}; there are {', '.join(EACH)}")
         bad = {(op, dtype): run_batch(worker, levels, range(count), op, dtype) for op in each for dtype in DTYPES}
         print(f"fuzz_torch: {len(each)} operations, {count} programs each in {', '.join(DTYPES)}: "
               f"{sum(bad.values())} failed {[key for key, n in bad.items() if n]}")

@@ -437,6 +437,8 @@ static void test_names_checked(void **state)
     td_module_add(net, "1", child);
     td_module *other = td_nn_sequential(td_nn_relu());
     expect_fatal("a module has one place", td_module_add(other, "x", child));
+    expect_fatal("this module is part of it", td_module_add(child, "x", net));
+    expect_fatal("this module is part of it", td_module_add(net, "x", net));
     expect_fatal("belongs to a larger model", td_module_free(child));
     expect_fatal("test_nn_modules.c:", td_module_free(child));
     td_module_free(other);

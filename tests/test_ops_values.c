@@ -426,6 +426,16 @@ static void test_sums_and_parts(void **state)
     expect_fatal("squeeze: dimension 1 of x[2,3] has not size 1", td_squeeze(x, 1));
 }
 
+/* A loss that is not chosen, however large, takes no part. */
+static void test_loss_by_sign(void **state)
+{
+    (void)state;
+    td_tensor *x = OF(TD_SHAPE(4), TD_F32, INFINITY, -INFINITY, 1e-9, -1);
+    td_tensor *y = OF(TD_SHAPE(4), TD_F32, -1, 1, 1, -1);
+    IS(td_hinge_embedding_loss(x, y, .reduction = TD_LOSS_NONE), TD_SHAPE(4), TD_F32, 0, -INFINITY,
+       (double)1e-9f, 2);
+}
+
 /* Where all values are equal the deviation and the length have no slope of their own: 0, as
  * PyTorch's. */
 static void test_gradient_of_no_deviation(void **state)
@@ -455,6 +465,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_order, begin, end),
         cmocka_unit_test_setup_teardown(test_indices, begin, end),
         cmocka_unit_test_setup_teardown(test_sums_and_parts, begin, end),
+        cmocka_unit_test_setup_teardown(test_loss_by_sign, begin, end),
         cmocka_unit_test_setup_teardown(test_gradient_of_no_deviation, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

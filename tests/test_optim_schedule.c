@@ -232,6 +232,14 @@ static void test_plateau(void **state)
             }
         }
     }
+    /* NaN is never better, also not as the first metric: the next ones are compared with numbers.
+     */
+    td_plateau plateau = { .lr = 0.5, .factor = 0.5, .patience = 2 };
+    static const double after_nan[] = { NAN, 3, 2, NAN, 1, NAN, NAN };
+    for (size_t t = 0; t < sizeof after_nan / sizeof *after_nan; t++) {
+        assert_true(td_plateau_step(&plateau, after_nan[t]) == 0.5);
+    }
+    assert_true(td_plateau_step(&plateau, NAN) == 0.25);
 }
 
 int main(void)

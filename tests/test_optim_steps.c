@@ -378,6 +378,18 @@ static void test_settings_of_groups(void **state)
     optim = td_sgd(j.params, .lr = 0.1);
     expect_fatal("made without momentum", td_optim_set(optim, 0, .momentum = 0.5));
     td_optim_free(optim);
+    optim = td_rmsprop(j.params, .lr = 0.1);
+    expect_fatal("made without momentum", td_optim_set(optim, 0, .momentum = 0.5));
+    td_optim_free(optim);
+    /* Who is made with momentum keeps its memory while the momentum is 0; who knows no momentum
+     * ignores it. */
+    td_optim *others[] = { td_sgd(j.params, .lr = 0.1, .momentum = 0.9), td_adam(j.params),
+                           td_adagrad(j.params) };
+    for (int i = 0; i < 3; i++) {
+        td_optim_set(others[i], 0, .momentum = TD_ZERO);
+        td_optim_set(others[i], 0, .momentum = 0.5);
+        td_optim_free(others[i]);
+    }
     td_module_free(j.net);
 }
 

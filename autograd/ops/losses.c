@@ -107,11 +107,12 @@ td_tensor *td_cosine_similarity_at(td_tensor *a, td_tensor *b, int dim, double e
     return dot;
 }
 
-/* The losses for y = 1 where y is 1, and those for y = -1 where it is -1. */
+/* The losses `same` where y is 1, and `other` elsewhere. */
 static td_tensor *by_sign(td_tensor *y, td_tensor *same, td_tensor *other, td_site at)
 {
-    td_tensor *half = td_mul_scalar_at(td_add_scalar_at(y, 1.0, at), 0.5, at); /* 1 or 0 */
-    return td_add_at(other, td_mul_at(half, td_sub_at(same, other, at), at), at);
+    td_tensor *one = td_step_new(TD_SCALAR, y->dtype, TD_ROW_MAJOR, td_device_of(y), at);
+    td_fill_(one, 1.0);
+    return td_where_at(td_eq_at(y, one, at), same, other, at);
 }
 
 td_tensor *td_cosine_embedding_loss_at(td_cosine_embedding_options o, td_site at)

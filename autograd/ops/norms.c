@@ -27,15 +27,18 @@ static td_tensor *channels_of(td_tensor *t, const td_tensor *x, const char *op, 
 static td_tensor *normalise_groups(const char *op, td_tensor *x, int64_t groups, td_tensor *weight,
                                    td_tensor *bias, double eps, td_site at)
 {
-    TD_REQUIRE(x->ndim >= 2 && groups > 0 && x->shape[1] % groups == 0 && td_numel(x) > 0, at,
-               "%s: x%s must be [N,C,...], not empty, and %lld groups must divide C", op,
-               TD_SHAPE_TEXT(x), (long long)groups);
+    td_shape sample = td_shape_of(x);
+    sample.dim[0] = 1;
+    int64_t row = x->ndim >= 2 && groups > 0 ? td_shape_numel(sample) / groups : 0;
+    TD_REQUIRE(row > 0 && x->shape[1] % groups == 0, at,
+               "%s: x%s must be [N,C,...], its samples not empty, and %lld groups must divide C",
+               op, TD_SHAPE_TEXT(x), (long long)groups);
     weight = channels_of(weight, x, op, "weight", at);
     bias = channels_of(bias, x, op, "bias", at);
     if (x->ndim == 4 && !td_is_contiguous(x) && td_is_layout(x, TD_IMAGE)) {
         return td_op_group_norm_image(x, groups, weight, bias, eps, at);
     }
-    td_tensor *rows = td_reshape_at(x, TD_SHAPE(x->shape[0] * groups, -1), at);
+    td_tensor *rows = td_reshape_at(x, TD_SHAPE(x->shape[0] * groups, row), at);
     td_tensor *y = td_layer_norm_at((td_layer_norm_options){ .x = rows, .eps = eps }, at);
     y = td_reshape_at(y, td_shape_of(x), at);
     if (weight != NULL) {

@@ -29,14 +29,14 @@ td_pool2d_params td_op_pool_params(const td_tensor *x, const td_pool2d_options *
     return params;
 }
 
-/* ceil_mode: one window more if it begins inside the image or the padding before it. */
+/* ceil_mode: a last window may reach up to stride - 1 places beyond the padding, if it begins
+ * inside the image or the padding before it. */
 static int64_t pool_windows(int64_t size, const td_pool2d_params *p, int d, int dilation)
 {
-    int64_t count = td_op_windows(size, p->kernel[d], p->stride[d], p->pad[d], dilation);
-    int64_t reach = (int64_t)dilation * (p->kernel[d] - 1) + 1;
-    int64_t rest = size + 2 * (int64_t)p->pad[d] - reach - (count - 1) * p->stride[d];
-    bool more = p->ceil_mode && count > 0 && rest > 0 && count * p->stride[d] < size + p->pad[d];
-    return more ? count + 1 : count;
+    int64_t beyond = p->ceil_mode ? p->stride[d] - 1 : 0;
+    int64_t count = td_op_windows(size + beyond, p->kernel[d], p->stride[d], p->pad[d], dilation);
+    bool begins_outside = p->ceil_mode && (count - 1) * p->stride[d] >= size + p->pad[d];
+    return begins_outside ? count - 1 : count;
 }
 
 td_tensor *td_op_pool_output(const td_tensor *x, const td_pool2d_params *p, td_dtype dtype,

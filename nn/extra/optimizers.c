@@ -33,16 +33,18 @@ static void require_range(const char *name, double value, double limit, const ch
                "%s: %s is %g; it must be at least 0 and less than %g", name, what, value, limit);
 }
 
-#define KIND(variable, NAME, FILL, ...)                                                            \
-    static const td_optim_kind variable = {                                                        \
-        .name = NAME, .states = { __VA_ARGS__ }, .fill = FILL, .run = run                          \
-    }
+#define KIND(variable, NAME, FILL, NO_MOMENTUM, ...)                                               \
+    static const td_optim_kind variable = { .name = NAME,                                          \
+                                            .states = { __VA_ARGS__ },                             \
+                                            .fill = FILL,                                          \
+                                            .run = run,                                            \
+                                            .no_momentum = NO_MOMENTUM }
 
 /* [centered][momentum] */
-KIND(rmsprop, "rmsprop", fill, "square_avg");
-KIND(rmsprop_momentum, "rmsprop", fill, "square_avg", "momentum_buffer");
-KIND(rmsprop_centered, "rmsprop", fill, "square_avg", "grad_avg");
-KIND(rmsprop_both, "rmsprop", fill, "square_avg", "grad_avg", "momentum_buffer");
+KIND(rmsprop, "rmsprop", fill, true, "square_avg");
+KIND(rmsprop_momentum, "rmsprop", fill, false, "square_avg", "momentum_buffer");
+KIND(rmsprop_centered, "rmsprop", fill, true, "square_avg", "grad_avg");
+KIND(rmsprop_both, "rmsprop", fill, false, "square_avg", "grad_avg", "momentum_buffer");
 
 td_optim *td_rmsprop_at(td_rmsprop_options o, td_site at)
 {
@@ -66,7 +68,7 @@ td_optim *td_rmsprop_at(td_rmsprop_options o, td_site at)
                         1 + o.centered + momentum, &ops[o.centered][momentum], sizeof **ops, at);
 }
 
-KIND(adagrad, "adagrad", fill, "sum");
+KIND(adagrad, "adagrad", fill, false, "sum");
 
 td_optim *td_adagrad_at(td_adagrad_options o, td_site at)
 {
@@ -85,7 +87,7 @@ td_optim *td_adagrad_at(td_adagrad_options o, td_site at)
     return optim;
 }
 
-KIND(lion, "lion", fill_decoupled, "exp_avg");
+KIND(lion, "lion", fill_decoupled, false, "exp_avg");
 
 td_optim *td_lion_at(td_lion_options o, td_site at)
 {

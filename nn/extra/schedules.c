@@ -1,6 +1,8 @@
 #include "nn/extra/schedules.h"
 #include "tensor/extend.h"
 
+#include <math.h>
+
 double td_schedules_lr(const td_schedule *schedules, const double *milestones, int count,
                        double position)
 {
@@ -17,7 +19,8 @@ static bool is_better(const td_plateau *p, double metric)
     double threshold = td_or_usual(p->threshold, 1e-4);
     double sign = p->larger_is_better ? 1.0 : -1.0;
     double limit = p->absolute ? p->best + sign * threshold : p->best * (1.0 + sign * threshold);
-    return !p->begun || (p->larger_is_better ? metric > limit : metric < limit);
+    bool better = p->larger_is_better ? metric > limit : metric < limit;
+    return p->begun ? better : !isnan(metric);
 }
 
 double td_plateau_step(td_plateau *p, double metric)

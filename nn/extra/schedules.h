@@ -30,7 +30,8 @@ typedef struct td_plateau {
     bool begun;
     int bad, cooling;
 } td_plateau;
-/* Takes one metric (the validation's loss, for example) and returns the rate to go on with. */
+/* Takes one metric (the validation's loss, for example) and returns the rate to go on with. NaN is
+ * never better. */
 double td_plateau_step(td_plateau *plateau, double metric);
 
 TD_END_C

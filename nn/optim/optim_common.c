@@ -301,7 +301,7 @@ void td_optim_set_at(td_optim_set_options o, td_site at)
                "negative, beta1 %g and beta2 %g must be in [0, 1)",
                o.lr_scale, o.weight_decay, o.momentum, o.eps, o.beta1, o.beta2);
     td_optim_group_settings *g = &optim->groups[o.group];
-    TD_REQUIRE(o.momentum == 0.0 || g->momentum != 0.0 || optim->groups[0].momentum != 0.0, at,
+    TD_REQUIRE(o.momentum == 0.0 || !optim->kind->no_momentum, at,
                "td_optim_set: this %s was made without momentum and has no memory for it: give it "
                "a momentum when you make it",
                optim->kind->name);

@@ -22,9 +22,10 @@ typedef struct td_optim_kind {
      * is states[k], is *view, NULL when memory is short; false: it has none. NULL: states are flat.
      */
     bool (*own_state)(td_optim *optim, int i, int k, td_tensor **view);
-    bool together;   /* run on every rank: also where its window has no gradient */
-    td_dtype packed; /* TD_BF16, TD_U8: states are packed (tensor/packed.h), and each
-                        parameter has a slice of its own; TD_F32: they are not */
+    bool together;    /* run on every rank: also where its window has no gradient */
+    bool no_momentum; /* made without one, where others of this name have memory for it */
+    td_dtype packed;  /* TD_BF16, TD_U8: states are packed (tensor/packed.h), and each
+                         parameter has a slice of its own; TD_F32: they are not */
 } td_optim_kind;
 
 /* What td_optim_set changes; an optimizer reads what it knows. */

@@ -18,7 +18,14 @@ static void sgd_run(td_optim *optim, const td_kernels *kernels, td_tensor *flat,
     kernels->sgd(flat, flat_grad, optim->state[0], optim->table, slices);
 }
 
-static const td_optim_kind sgd_kind = {
+static const td_optim_kind plain_kind = {
+    .name = "sgd",
+    .fill = sgd_fill,
+    .run = sgd_run,
+    .no_momentum = true,
+};
+
+static const td_optim_kind momentum_kind = {
     .name = "sgd",
     .states = { "momentum_buffer" },
     .fill = sgd_fill,
@@ -36,6 +43,7 @@ td_optim *td_sgd_at(td_sgd_options options, td_site at)
                options.momentum, options.dampening);
     td_optim_group_settings group = { .weight_decay = options.weight_decay,
                                       .momentum = options.momentum };
-    return td_optim_new(&sgd_kind, options.params, options.lr, &group, options.momentum != 0.0,
-                        &options, sizeof options, at);
+    bool momentum = options.momentum != 0.0;
+    return td_optim_new(momentum ? &momentum_kind : &plain_kind, options.params, options.lr, &group,
+                        momentum, &options, sizeof options, at);
 }
