@@ -29,7 +29,7 @@ typedef struct evaluation {
     bool stopped; /* by a signal: the figures are those of a part */
 } evaluation;
 
-/* What is special about a job (cifar.c, train_net/classify_task.c). */
+/* What is special about a job (apps/cifar_resnet18.c, train_net/classify_task.c). */
 typedef struct train_task {
     const char *name; /* of the job, in checkpoints: "train_net" */
     /* Sets train, test and data_name, and prints what the run begins with. */
