@@ -74,10 +74,8 @@ td_status train_args_resume(train_args *args, const char *task);
 bool train_hook_read(const char *text, td_ddp_options *options);
 bool train_hook_fits(const char *text);
 
-/* Whether --mesh can be so; a key of a configuration stands for an option that the command line
- * does not give ("": there is none); what --shard says. (train_shard.c) */
+/* Whether --mesh can be so, and what --shard says. (train_shard.c) */
 bool train_mesh_fits(const char *text);
-void train_shard_key(train_args *args, const char *option, const char **value, const char *key);
 td_shard train_shard_of(const train_args *args);
 
 /* "bf16", "fp32 with winograd": for the line that says what a run is. */

@@ -8,17 +8,6 @@
 
 static const char *const words[] = { "none", "optimizer", "gradients", "parameters" };
 
-void train_shard_key(train_args *args, const char *option, const char **value, const char *key)
-{
-    for (int i = 0; i < args->option_count && key[0] != '\0'; i++) {
-        cli_option *o = &args->options[i];
-        if (strcmp(o->name, option) == 0 && !o->given) {
-            *value = key;
-            o->given = true;
-        }
-    }
-}
-
 bool train_mesh_fits(const char *text)
 {
     int sizes[TD_MESH_DIMS];

@@ -48,10 +48,6 @@ static void take_settings(classify_run *c)
     args->save_async = s->train.save_async;
     args->autotune = s->train.autotune;
     args->recompute = s->model.recompute;
-    train_shard_key(args, "mesh", &args->mesh, s->mesh);
-    train_shard_key(args, "shard", &args->shard, s->shard);
-    train_shard_key(args, "offload", &args->offload, s->offload);
-    train_shard_key(args, "wire", &args->wire, s->wire);
     args->log_dir = s->out_dir;
     args->save_every = 1;
     args->seed = s->rng_seed;

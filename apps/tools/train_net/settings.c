@@ -28,19 +28,6 @@ const config_key config_keys[] = {
         "3x3 convolutions in fp32 may use Winograd's transform: faster, relative error 2e-6"),
     KEY("DEVICE", device, "cpu",
         "Where to compute: cpu, cpu:1, cuda, cuda:1; cuda is the GPU of a process's local rank"),
-    KEY("MESH", mesh, "None",
-        "How the processes are arranged: rep=2,dp=4; None: what tdrun --mesh says, or dp=*",
-        .optional = true),
-    KEY("SHARD", shard, "None",
-        "What the processes share instead of each keeping all of it; None: what --shard says",
-        .choices = "none|optimizer|gradients|parameters", .optional = true),
-    KEY("OFFLOAD", offload, "None",
-        "With SHARD parameters: the folder where a process keeps its part in files, or cpu: a "
-        "GPU's part in the host's memory; None: what --offload says",
-        .optional = true),
-    KEY("WIRE", wire, "None",
-        "With SHARD parameters: bf16 sends matrices as bf16; None: what --wire says",
-        .choices = "none|bf16", .optional = true),
 
     KEY("MODEL.ARCH", model.arch, "resnet18", "The model by its name: resnet50, regnety_160"),
     NUMBER("MODEL.NUM_CLASSES", model.num_classes, "1000", 1, 1000000,
@@ -84,7 +71,7 @@ const config_key config_keys[] = {
         "GPUs: record a training step as a CUDA graph, and replay it: the same bits, sooner"),
     KEY("TRAIN.AUTOTUNE", train.autotune, "False",
         "Choose convolutions' algorithms by timing, after the first step, and keep the choices: "
-        "on GPUs, and on CPUs with WINOGRAD"),
+        "on GPUs, as a CPU has nothing to choose"),
     NUMBER("TRAIN.PRINT_FREQ", train.print_freq, "30", 1, 1000000000, "Batches between two lines"),
     NUMBER("TRAIN.TOPK", train.topk, "5", 1, 1000,
            "The second accuracy: the right class is among so many most probable"),

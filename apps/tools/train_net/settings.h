@@ -65,7 +65,7 @@ typedef struct settings {
         config_reals steps;
         bool nesterov, after_warmup;
     } optim;
-    settings_text out_dir, cfg_dest, precision, device, mesh, shard, offload, wire;
+    settings_text out_dir, cfg_dest, precision, device;
     int64_t rng_seed; /* CONFIG_NONE: drawn */
     bool winograd;
 } settings;
