@@ -428,8 +428,7 @@ help: ## this list
 	@printf 'tandem %s\n\n' "$(VERSION)"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' Makefile
 	@printf '  make %-17s %s\n' \
-	    deps 'installs what building and the main job need, with test among the goals' \
-	    '' 'also what tests need (Debian, Ubuntu), or names it' \
+	    deps 'installs (Debian, Ubuntu) or names what building needs; deps test: what tests need, too' \
 	    deps-dev 'the same for lint, fuzz and API pages' \
 	    deps-bench 'the same for bench: PyTorch, oneDNN' \
 	    deps-bench-newest 'PyTorch from PyPI into build/venv (6 GB: it comes with CUDA)'

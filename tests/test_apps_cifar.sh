@@ -79,6 +79,13 @@ awk -F, 'FNR > 1 && $2 != "" && FILENAME ~ /log2/ && $1 == 6 { mean = $3 }
     "$work/log2/metrics.csv" "$work/log4/metrics.csv" >"$work/out"
 tap $? 'each step is logged once, with the mean of all' "$work/out"
 
+# The run before was killed while it wrote its fourth row.
+mkdir "$work/log5"
+{ head -n 4 "$work/log2/metrics.csv"; printf '4,0.'; } >"$work/log5/metrics.csv"
+works 'resumed behind half a row' "$app" --resume "$work/mid" --accumulate 4 --log-dir "$work/log5"
+awk -F, 'NR == 1 { fields = NF } { print } NF != fields { bad = 1 } END { exit bad || NR < 8 }' \
+    "$work/log5/metrics.csv" >"$work/out"
+tap $? 'every row is whole' "$work/out"
 # shellcheck disable=SC2086
 works 'the CIFAR stem, with its summary' "$app" --stem cifar --limit 32 --batch-size 16 --epochs 1 --summary
 says 'the summary' 'layer1\.0'

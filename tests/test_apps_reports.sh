@@ -15,5 +15,11 @@ says 'the peak of a step' '^step memory: peak [0-9.]+ MiB, in kernel [0-9]+ of [
 says 'what stays' '^memory: parameters 42\.7 MiB, gradients '
 grep -q '</svg>' plan.svg
 tap $? 'a picture of it'
+fails 'a picture without a place' 1 'none/plan.svg cannot be written: the folder none: ' \
+    "$apps/cifar_resnet18" "${few[@]}" --memory-picture none/plan.svg
+! grep -q Training "$work/out"
+tap $? 'it is refused before the run' "$work/out"
+fails 'a picture on a full disk' 1 '/dev/full.*(No space|written)' "$apps/cifar_resnet18" "${few[@]}" \
+    --memory-picture /dev/full
 fails 'limits that are none' 1 'give two numbers' "$apps/cifar_resnet18" --profile --profile-limits 3
 done_testing

@@ -151,7 +151,8 @@ static td_status write_event(const metrics *l, int64_t step, const double *value
 
 /* ---- metrics ---- */
 
-/* Copies the rows up to `step` of the CSV that the run before has left. */
+/* Copies the rows up to `step` of the CSV that the run before has left. A run that was killed, or
+ * whose disk was full, may have left half a row at the end: that row is not copied. */
 static void keep_rows(const metrics *m, const char *old_path, int64_t step)
 {
     FILE *old = fopen(old_path, "r");
@@ -161,8 +162,8 @@ static void keep_rows(const metrics *m, const char *old_path, int64_t step)
         return; /* the run before kept no metrics */
     }
     bool header = true;
-    while (getline(&line, &size, old) > 0) {
-        if (!header && strtoll(line, NULL, 10) <= step) {
+    for (ssize_t length; (length = getline(&line, &size, old)) > 0;) {
+        if (!header && line[length - 1] == '\n' && strtoll(line, NULL, 10) <= step) {
             fputs(line, m->csv);
         }
         header = false;
@@ -262,12 +263,12 @@ td_status check_can_save(const char *path)
         slash[slash == folder] = '\0'; /* "/file" lies in "/" */
     }
     if (access(folder, W_OK | X_OK) != 0) {
-        return td_fail(TD_E_IO, "a checkpoint cannot be saved as %s: the folder %s: %s", path,
-                       folder, strerror(errno));
+        return td_fail(TD_E_IO, "%s cannot be written: the folder %s: %s", path, folder,
+                       strerror(errno));
     }
     struct stat info;
     if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) {
-        return td_fail(TD_E_IO, "a checkpoint cannot be saved as %s: that is a folder", path);
+        return td_fail(TD_E_IO, "%s cannot be written: that is a folder", path);
     }
     return TD_OK;
 }

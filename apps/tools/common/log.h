@@ -22,7 +22,7 @@ td_status metrics_write(metrics *m, int64_t step, const double *values);
 void metrics_close(metrics *m); /* NULL is fine */
 
 /* TD_OK if a file can be made at path: its folder is there and may be written to. Asked before a
- * run, so that hours of training do not end in a checkpoint that has no place. */
+ * run, so that hours of training do not end in a checkpoint, or a picture, that has no place. */
 td_status check_can_save(const char *path);
 
 #endif

@@ -1,5 +1,6 @@
 #include "apps/tools/common/reports.h"
 
+#include "apps/tools/common/log.h"
 #include "nn/extra/inspect.h"
 #include "tensor/extend.h"
 #include "tensor/observe/memory_plan.h"
@@ -65,7 +66,7 @@ static size_t buffer_bytes(const td_module *net)
     return bytes;
 }
 
-static void print_memory(const reports *r, td_module *net, const td_optim *optim)
+static td_status print_memory(const reports *r, td_module *net, const td_optim *optim)
 {
     td_memory_plan_print(stdout, LEAST_BLOCK);
     size_t parameters = 0, buffers = 0, state = 0;
@@ -81,16 +82,17 @@ static void print_memory(const reports *r, td_module *net, const td_optim *optim
         "step %.1f, data and all else %.1f; in all %.1f MiB\n",
         mib(parameters), mib(parameters), mib(state), mib(buffers), mib(step),
         all > known ? mib(all - known) : 0.0, mib(all));
-    if (r->picture != NULL && td_memory_plan_draw(r->picture) != TD_OK) {
-        fprintf(stderr, "%s\n", td_last_error());
-    }
+    return r->picture != NULL ? td_memory_plan_draw(r->picture) : TD_OK;
 }
 
 /* ---- begin and end ---- */
 
 td_status reports_begin(reports *r)
 {
-    r->memory |= r->picture != NULL;
+    if (r->picture != NULL) {
+        r->memory = true;
+        TD_TRY(check_can_save(r->picture));
+    }
     if (r->profile) {
         td_profile_options options = { .device = r->device };
         TD_TRY(r->limits != NULL ? read_limits(r->limits, &options) : TD_OK);
@@ -103,10 +105,10 @@ td_status reports_begin(reports *r)
     return TD_OK;
 }
 
-void reports_end(reports *r, td_module *net, const td_optim *optim)
+td_status reports_end(reports *r, td_module *net, const td_optim *optim)
 {
     if (!r->open) {
-        return;
+        return TD_OK;
     }
     r->open = false;
     td_profile_stop();
@@ -114,7 +116,5 @@ void reports_end(reports *r, td_module *net, const td_optim *optim)
     if (td_dist_rank() == 0 && r->profile) {
         td_profile_print(stdout, 0);
     }
-    if (td_dist_rank() == 0 && r->memory) {
-        print_memory(r, net, optim);
-    }
+    return td_dist_rank() == 0 && r->memory ? print_memory(r, net, optim) : TD_OK;
 }

@@ -14,11 +14,11 @@ typedef struct reports {
     bool open; /* begun, and not ended */
 } reports;
 
-/* Starts counting what is asked for. */
+/* Starts counting what is asked for. TD_E_IO: the picture has no place. */
 td_status reports_begin(reports *r);
 
 /* Prints it on rank 0; once. --memory lists the parameters and state of a net in training; NULL,
- * NULL: there is none. */
-void reports_end(reports *r, td_module *net, const td_optim *optim);
+ * NULL: there is none. TD_E_IO: the picture cannot be written. */
+td_status reports_end(reports *r, td_module *net, const td_optim *optim);
 
 #endif

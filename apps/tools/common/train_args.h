@@ -32,7 +32,7 @@ typedef struct train_args {
     double timeout;        /* seconds that ranks wait for each other */
     const char *recompute; /* none, block, stage */
     const char *comm_hook; /* train_hook_read; NULL: none */
-    const char *shard;     /* train_shard_of; NULL: none */
+    const char *shard;     /* none, optimizer, gradients, parameters; NULL: none */
     const char *offload;   /* td_ddp_options.offload; NULL: none */
     const char *wire;      /* none, bf16; NULL: none */
     const char *mesh;      /* of the processes (dist/mesh.h); NULL: $TANDEM_MESH */
@@ -74,9 +74,8 @@ td_status train_args_resume(train_args *args, const char *task);
 bool train_hook_read(const char *text, td_ddp_options *options);
 bool train_hook_fits(const char *text);
 
-/* Whether --mesh can be so, and what --shard says. (train_shard.c) */
+/* Whether the text is a form of --mesh. (train_shard.c) */
 bool train_mesh_fits(const char *text);
-td_shard train_shard_of(const train_args *args);
 
 /* "bf16", "fp32 with winograd": for the line that says what a run is. */
 const char *train_args_arithmetic(void);

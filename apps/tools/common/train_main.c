@@ -51,7 +51,6 @@ td_loader *train_loader(train_run *r, td_sampler *sampler)
 
 static void end(train_run *r)
 {
-    reports_end(&r->args.reports, r->net, r->optim);
     metrics_close(r->log);
     td_loader_close(r->loader);
     td_loader_close(r->test_loader);
@@ -72,6 +71,10 @@ int train_main(train_run *r, train_program program)
         status = program(r);
     }
     int code = status != TD_OK ? app_failed(r->app) : r->stop ? stop_exit_code() : 0;
+    if (reports_end(&r->args.reports, r->net, r->optim) != TD_OK) {
+        int failed = app_failed(r->app);
+        code = code != 0 ? code : failed;
+    }
     end(r);
     if (several) {
         td_dist_destroy();

@@ -30,7 +30,8 @@ td_status train_mesh(train_run *r)
                          pp, tp, r->app);
 }
 
-td_shard train_shard_of(const train_args *args)
+/* What --shard says. */
+static td_shard shard_of(const train_args *args)
 {
     int way = TD_SHARD_PARAMETERS;
     while (way > 0 && (args->shard == NULL || strcmp(args->shard, words[way]) != 0)) {
@@ -46,7 +47,7 @@ bool train_defers(const train_run *r)
 
 td_status train_set_shard(train_run *r)
 {
-    r->ddp.shard = train_shard_of(&r->args);
+    r->ddp.shard = shard_of(&r->args);
     r->ddp.offload = r->args.offload;
     bool narrow = r->args.wire != NULL && strcmp(r->args.wire, "none") != 0;
     r->ddp.wire = narrow ? r->args.wire : NULL;
