@@ -21,5 +21,8 @@ fails 'a picture without a place' 1 'none/plan.svg cannot be written: the folder
 tap $? 'it is refused before the run' "$work/out"
 fails 'a picture on a full disk' 1 '/dev/full.*(No space|written)' "$apps/cifar_resnet18" "${few[@]}" \
     --memory-picture /dev/full
+fails 'a run that is refused' 1 'no CIFAR-10' "$apps/cifar_resnet18" --data none --memory --profile
+! grep -qE '^(profile|memory|step memory):' "$work/out"
+tap $? 'it has no report' "$work/out"
 fails 'limits that are none' 1 'give two numbers' "$apps/cifar_resnet18" --profile --profile-limits 3
 done_testing

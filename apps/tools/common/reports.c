@@ -70,7 +70,7 @@ static td_status print_memory(const reports *r, td_module *net, const td_optim *
 {
     td_memory_plan_print(stdout, LEAST_BLOCK);
     size_t parameters = 0, buffers = 0, state = 0;
-    if (net != NULL && optim != NULL) {
+    if (optim != NULL) {
         parameters = bytes_of(td_params_flat(td_parameters(net)));
         buffers = buffer_bytes(net);
         state = td_optim_state_bytes(optim);
@@ -113,8 +113,11 @@ td_status reports_end(reports *r, td_module *net, const td_optim *optim)
     r->open = false;
     td_profile_stop();
     td_memory_plan_stop();
-    if (td_dist_rank() == 0 && r->profile) {
+    if (net == NULL || td_dist_rank() != 0) {
+        return TD_OK;
+    }
+    if (r->profile) {
         td_profile_print(stdout, 0);
     }
-    return td_dist_rank() == 0 && r->memory ? print_memory(r, net, optim) : TD_OK;
+    return r->memory ? print_memory(r, net, optim) : TD_OK;
 }

@@ -17,8 +17,9 @@ typedef struct reports {
 /* Starts counting what is asked for. TD_E_IO: the picture has no place. */
 td_status reports_begin(reports *r);
 
-/* Prints it on rank 0; once. --memory lists the parameters and state of a net in training; NULL,
- * NULL: there is none. TD_E_IO: the picture cannot be written. */
+/* Prints it on rank 0; once. net NULL: the run was refused before it had a model, and there is
+ * nothing to tell. --memory also lists parameters and state if there is an optimizer. TD_E_IO: the
+ * picture cannot be written. */
 td_status reports_end(reports *r, td_module *net, const td_optim *optim);
 
 #endif
