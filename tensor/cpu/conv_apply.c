@@ -15,8 +15,7 @@
 #include <string.h>
 
 enum {
-    WHOLE = 160, /* a sum of no more products is not cut */
-    TERMS = 64,  /* of a product, three times as many if factors are split */
+    TERMS = 64, /* of a product, three times as many if factors are split */
     MAX_DEPTH = 1 << 30,
     STATS = 64,     /* sums in a task of adding them up */
     ONCE_ROWS = 12, /* of a block: its weights are packed as it goes */
@@ -58,7 +57,7 @@ typedef struct sum {
     int64_t depth, most;
     piece pieces[TERMS];
     td_gemm_term terms[TERMS * TD_BF16_TERMS];
-    _Alignas(64) char packed[WHOLE * TD_GEMM_MAX_PANEL_BYTES];
+    _Alignas(64) char packed[TD_APPLY_DEPTH * TD_GEMM_MAX_PANEL_BYTES];
 } sum;
 
 /* The pieces as terms of the product of one panel; returns how many. */
@@ -180,8 +179,7 @@ static void multiply(const td_apply_plan *p, const row_block *block, int64_t pan
         !p->packed && td_apply_needs_packing(p) && (p->apply->backward || block->rows >= ONCE_ROWS);
     s.joins = !td_apply_needs_packing(p) && p->problem->groups == 1 &&
               p->problem->w.dilation == 1 && p->from.column == p->depth * size_of(p);
-    bool is_short = (block->kh_end - block->kh) * (block->kw_end - block->kw) * p->depth <= WHOLE;
-    s.most = p->whole ? MAX_DEPTH : is_short ? WHOLE : TD_APPLY_DEPTH;
+    s.most = p->whole ? MAX_DEPTH : TD_APPLY_DEPTH;
     s.count = 0;
     s.depth = 0;
     for (int kh = block->kh; kh < block->kh_end; kh++) {

@@ -6,8 +6,8 @@
 
 enum {
     TD_APPLY_ROWS = 132,  /* rows of a block at most: MANY_ROWS, rounded up to tiles */
-    TD_APPLY_DEPTH = 128, /* products in a partial sum: short sums are exact sums, and their weights
-                             stay in the L1 cache */
+    TD_APPLY_DEPTH = 256, /* products in a partial sum: short sums are exact sums, and their weights
+                             stay near */
 };
 
 typedef struct td_apply_plan {
