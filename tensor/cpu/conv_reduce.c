@@ -59,24 +59,23 @@ static void find_runs(const td_reduce_plan *p, const row_block *b, int64_t x_cha
     runs->count = 0;
     runs->x_step = p->a_col * size;
     runs->dy_step = b->dy_row * size;
-    for (int64_t row = b->row; row < b->end; row += k) {
-        int64_t pixel = row / n, image = row % n;
-        int64_t line = pixel / width, column = pixel % width; /* of y */
+    bool together = problem->w.stride == 1 || n == 1; /* pixels of a line follow each other */
+    for (int64_t row = b->row, line_end; row < b->end; row = line_end) {
+        int64_t line = row / (width * n), first = line * width * n; /* of y; its first row */
+        line_end = td_min64(first + width * n, b->end);
         int64_t h = p->h.source[line * p->h.kernel + kh];
-        int64_t first = p->w.first[kw], end = p->w.end[kw];
-        if (h < 0 || column < first || column >= end) { /* on to the next column that may meet it */
-            int64_t next = h >= 0 && column < first ? first : width;
-            k = (line * width + next) * n - row;
-            continue;
+        int64_t end = h < 0 ? 0 : td_min64(first + p->w.end[kw] * n, line_end);
+        int64_t at = first + p->w.first[kw] * n; /* the first row that meets the tap */
+        at = at > row ? at : row;
+        int64_t column = (at - first) / n, image = (at - first) % n;
+        for (; at < end; at += k, column++, image = 0) {
+            k = together ? end - at : td_min64(n - image, end - at);
+            int64_t x = h * problem->x.row +
+                        p->w.source[column * p->w.kernel + kw] * problem->x.column +
+                        image * problem->x.image + x_channel;
+            add_run(runs, (const char *)p->reduce->x + x * size,
+                    b->dy + (at - b->row) * b->dy_row * size, k);
         }
-        int64_t last =
-            problem->w.stride == 1 || n == 1 ? (line * width + end) * n : (pixel + 1) * n;
-        k = td_min64(last, b->end) - row;
-        int64_t x = h * problem->x.row +
-                    p->w.source[column * p->w.kernel + kw] * problem->x.column +
-                    image * problem->x.image + x_channel;
-        add_run(runs, (const char *)p->reduce->x + x * size,
-                b->dy + (row - b->row) * b->dy_row * size, k);
     }
 }
 

@@ -3,7 +3,6 @@
 
 enum {
     SPAN_BYTES = 256 << 10, /* of the result, that stay in the cache */
-    LEAST_SIDE = 32,        /* channels of a span */
     WANTED_TASKS = 32,
     LEAST_TASKS = 8,
     LEAST_PIECES = 8, /* may be made, if there are enough blocks, */
@@ -40,8 +39,8 @@ static void set_groups(td_reduce_plan *p)
 }
 
 /* Tiles, and spans of them: about as many input as output channels, so that x and dy are read
- * equally often. `parts`: spans are so much smaller. Returns the side of a span. */
-static int64_t cut_result(td_reduce_plan *p, int64_t parts)
+ * equally often. `parts`: spans are so much smaller. */
+static void cut_result(td_reduce_plan *p, int64_t parts)
 {
     const td_conv_problem *problem = p->problem;
     int64_t panel = problem->kernels->panel;
@@ -61,7 +60,6 @@ static int64_t cut_result(td_reduce_plan *p, int64_t parts)
     p->span_groups = p->groups == 1 || wanted < 2 ? 1 : td_min64(wanted, p->groups);
     p->spans = td_divide_up(p->groups, p->span_groups) * td_divide_up(p->panels, p->span_panels) *
                td_divide_up(p->tiles, p->span_tiles);
-    return side;
 }
 
 /* Pieces of the rows: so many that there are enough tasks. */
@@ -81,12 +79,7 @@ static void cut_rows(td_reduce_plan *p, int64_t bytes_read)
 static void cut(td_reduce_plan *p, int64_t bytes_read)
 {
     const td_conv_problem *problem = p->problem;
-    bool one_tap = taps_of(p) == 1;
-    int64_t side = cut_result(p, 1);
-    for (int64_t parts = 2; bytes_read < NEAR_BYTES && p->spans < WANTED_TASKS && side > LEAST_SIDE;
-         parts *= 2) {
-        side = cut_result(p, parts);
-    }
+    cut_result(p, 1);
     cut_rows(p, bytes_read);
     for (int64_t parts = 2; p->spans * p->pieces < LEAST_TASKS && parts <= 64; parts *= 2) {
         cut_result(p, parts);
@@ -94,8 +87,9 @@ static void cut(td_reduce_plan *p, int64_t bytes_read)
     int64_t read = td_divide_up(problem->ic, p->tiles) * p->span_tiles * taps_of(p);
     p->packs =
         problem->oc_all > problem->kernels->panel && problem->sharing == 0 && read > PACK_ROWS;
-    p->fetches = one_tap && problem->w.stride == 1 && problem->h.stride == 1 &&
-                 problem->sharing == 0 && problem->groups == 1 && bytes_read >= FETCH_BYTES;
+    p->fetches = taps_of(p) == 1 && problem->w.stride == 1 && problem->h.stride == 1 &&
+                 problem->sharing == 0 && problem->groups == 1 && p->spans == 1 &&
+                 bytes_read >= FETCH_BYTES;
 }
 
 td_reduce_plan td_reduce_plan_make(const td_conv_reduce *reduce, td_conv_space *space)
