@@ -29,8 +29,9 @@ typedef struct plan {
     /* Packed, or NULL: used where it lies. A only in bf16, [matrix][row][k], rows in blocks of 32;
      * B [matrix][panel][k][panel width]. */
     char *a, *b;
-    int64_t a_low, b_low; /* elements to the low parts of split factors; 0: none */
-    td_turns turns;       /* of one matrix */
+    int64_t a_low, b_low;         /* elements to the low parts of split factors; 0: none */
+    td_turns turns;               /* of one matrix */
+    const int64_t *a_row, *c_row; /* where the rows of a task are, in bytes from its first ones */
 } plan;
 
 static bool needs_packing(const td_gemm_desc *d, const td_gemm_kernels *kernels)
@@ -74,20 +75,20 @@ static void set_steps(plan *p)
     p->span = d->bf16 && deal > 1 ? deal : 1;
 }
 
-static plan make_plan(const td_gemm_desc *d, td_conv_space *space)
+static void make_plan(plan *p, const td_gemm_desc *d, td_conv_space *space)
 {
-    plan p = { .desc = d, .kernels = td_gemm_kernels_for(d->bf16 ? TD_BF16 : d->dtype) };
-    int64_t size = (int64_t)p.kernels->size, a = 0, b = 0;
-    set_steps(&p);
-    if (d->bf16 || needs_packing(d, p.kernels)) {
-        a = packs_a(d) ? matrices(d, d->a_batch) * packed_rows(d) * p.k : 0;
-        b = matrices(d, d->b_batch) * p.panels * p.k * p.kernels->panel;
+    p->desc = d;
+    p->kernels = td_gemm_kernels_for(d->bf16 ? TD_BF16 : d->dtype);
+    int64_t size = (int64_t)p->kernels->size, a = 0, b = 0;
+    set_steps(p);
+    if (d->bf16 || needs_packing(d, p->kernels)) {
+        a = packs_a(d) ? matrices(d, d->a_batch) * packed_rows(d) * p->k : 0;
+        b = matrices(d, d->b_batch) * p->panels * p->k * p->kernels->panel;
     }
-    p.a_low = d->split ? a : 0;
-    p.b_low = d->split ? b : 0;
-    p.a = a > 0 ? td_conv_take(space, (a + p.a_low) * size) : NULL;
-    p.b = b > 0 ? td_conv_take(space, (b + p.b_low) * size) : NULL;
-    return p;
+    p->a_low = d->split ? a : 0;
+    p->b_low = d->split ? b : 0;
+    p->a = a > 0 ? td_conv_take(space, (a + p->a_low) * size) : NULL;
+    p->b = b > 0 ? td_conv_take(space, (b + p->b_low) * size) : NULL;
 }
 
 static bool is_empty(const td_gemm_desc *d)
@@ -98,8 +99,9 @@ static bool is_empty(const td_gemm_desc *d)
 size_t td_gemm_workspace(const td_gemm_desc *desc)
 {
     td_conv_space space = { 0 };
+    plan p;
     if (!is_empty(desc)) {
-        make_plan(desc, &space);
+        make_plan(&p, desc, &space);
     }
     return (size_t)space.used;
 }
@@ -204,20 +206,16 @@ static void multiply_task(void *ctx, int64_t task)
     int64_t of_matrix = p->turns.blocks * p->turns.panels, matrix = task / of_matrix;
     int64_t row_block, panel;
     td_turn(&p->turns, task % of_matrix, &row_block, &panel);
-    int64_t row = row_block * p->block_m, a_row[BF16_BLOCK_M], c_row[BF16_BLOCK_M];
+    int64_t row = row_block * p->block_m;
     const char *a =
         p->a ? p->a + ((d->a_batch == 0 ? 0 : matrix) * packed_rows(d) + row) * p->k * size
              : (const char *)d->a + (matrix * d->a_batch + row * d->a_row) * size;
-    td_gemm_block block = { .a_row = a_row,
-                            .c_row = c_row,
+    td_gemm_block block = { .a_row = p->a_row,
+                            .c_row = p->c_row,
                             .a_col = d->bf16 ? 1 : d->a_col,
                             .b_row = p->b ? width : d->b_row,
                             .m = td_min64(p->block_m, d->m - row),
                             .dtype = d->dtype };
-    for (int64_t i = 0; i < block.m; i++) {
-        a_row[i] = i * (p->a ? p->k : d->a_row) * size;
-        c_row[i] = i * d->c_row * c_size;
-    }
     int64_t end = td_min64(p->panels, (panel + 1) * p->span);
     for (panel *= p->span; panel < end; panel++) {
         int64_t j0 = panel * width, packed = (d->b_batch == 0 ? 0 : matrix) * p->panels + panel;
@@ -239,7 +237,17 @@ void td_gemm(td_pool *pool, const td_gemm_desc *desc, void *workspace)
         return;
     }
     td_conv_space space = { .base = workspace };
-    plan p = make_plan(desc, &space);
+    plan p;
+    make_plan(&p, desc, &space);
+    int64_t a_row[BF16_BLOCK_M], c_row[BF16_BLOCK_M], rows = td_min64(p.block_m, desc->m);
+    int64_t a_step = (p.a ? p.k : desc->a_row) * (int64_t)p.kernels->size;
+    int64_t c_step = desc->c_row * (int64_t)td_dtype_size(desc->dtype);
+    for (int64_t i = 0; i < rows; i++) {
+        a_row[i] = i * a_step;
+        c_row[i] = i * c_step;
+    }
+    p.a_row = a_row;
+    p.c_row = c_row;
     if ((double)desc->m * (double)desc->n * (double)desc->k * (double)desc->batch <
         TD_GEMM_SERIAL_WORK) {
         pool = NULL;

@@ -127,7 +127,7 @@ static const void *stage_factor(td_staged *staged, const td_tensor *t, const td_
 /* The same for a matrix, whose strides do not matter. */
 static const td_tensor *stage_matrix(td_staged *staged, const td_tensor *t, const td_tensor *other)
 {
-    *staged = (td_staged){ .scratch = NULL };
+    staged->scratch = NULL;
     if (t->dtype == general_dtype(t) && !is_rounded(t, other)) {
         return t;
     }
@@ -139,7 +139,7 @@ static const td_tensor *stage_matrix(td_staged *staged, const td_tensor *t, cons
  * may become many: join_batch.) */
 static const td_tensor *stage_dense(td_staged *staged, const td_tensor *t)
 {
-    *staged = (td_staged){ .scratch = NULL };
+    staged->scratch = NULL;
     int row = t->ndim - 2, column = t->ndim - 1;
     if (t->stride[column] == 1 || t->shape[column] == 1 || t->stride[row] == 1) {
         return t;
@@ -169,8 +169,9 @@ void td_cpu_matmul(td_tensor *c, const td_tensor *a, const td_tensor *b, const t
                    bool accumulate, td_math math)
 {
     td_gemm_desc g = dtypes_of(c, a, b, math);
-    td_staged sc = { .scratch = NULL }, sa, sb, shift;
+    td_staged sc, sa, sb, shift; /* large: not cleared */
     td_tensor *to = c;
+    sc.scratch = NULL;
     if (c->dtype != g.dtype || (c->shape[c->ndim - 1] > 1 && c->stride[c->ndim - 1] != 1)) {
         td_stage_out_as(&sc, c, TD_ROW_MAJOR, g.dtype, accumulate);
         to = sc.tensor;
