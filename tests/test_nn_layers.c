@@ -216,6 +216,24 @@ static void test_running_statistics(void **state)
     td_module_free(m);
 }
 
+/* The result has the input's dtype, with and without running statistics, as in PyTorch. */
+static void test_instance_norm_in_bf16(void **state)
+{
+    (void)state;
+    td_module *m[] = { td_nn_instance_norm(3), td_nn_instance_norm(3, .track_running_stats = true) };
+    td_tensor *x = td_new(S(2, 3, 4, 2), TD_BF16, TD_CPU);
+    fill(x, 0, 23, 29, 16.0);
+    for (int i = 0; i < 2; i++) {
+        TD_STEP {
+            assert_int_equal(td_forward(m[i], x)->dtype, TD_BF16);
+            td_eval(m[i]);
+            assert_int_equal(td_forward(m[i], x)->dtype, TD_BF16);
+        }
+        td_module_free(m[i]);
+    }
+    td_free(x);
+}
+
 /* Running statistics count a batch once, also where forward runs again for backward. */
 static void test_running_statistics_of_a_recomputed_layer(void **state)
 {
@@ -480,6 +498,7 @@ int main(void)
         cmocka_unit_test(test_norms_of_other_shapes_in_a_sequence),
         cmocka_unit_test(test_cumulative_statistics),
         cmocka_unit_test(test_running_statistics),
+        cmocka_unit_test(test_instance_norm_in_bf16),
         cmocka_unit_test(test_running_statistics_of_a_recomputed_layer),
         cmocka_unit_test(test_pooling_and_resizing),
         cmocka_unit_test(test_activation),

@@ -68,8 +68,8 @@ td_module *td_nn_upsample_at(td_interpolate_options options, td_site at);
 
 /* ---- normalisation ---- */
 
-/* nn.GroupNorm; nn.InstanceNorm1d and 2d with affine = True or, with no_weight, False; nn.RMSNorm.
- */
+/* nn.GroupNorm; nn.InstanceNorm1d, 2d and 3d with affine = True or, with no_weight, False;
+ * nn.RMSNorm. */
 typedef struct td_nn_group_norm_options {
     int begin_;
     int64_t groups, channels;
