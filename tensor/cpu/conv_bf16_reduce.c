@@ -14,12 +14,7 @@
 
 enum {
     MAX_TERMS = 96,
-    /* Small gradients: each slab makes a partial result of its own, so that nothing that one thread
-     * has packed is read by another. They are added in order afterwards. */
-    PIECES = 8,
-    PIECE_DW_BYTES = 655360,
-    PIECES_BYTES = 1 << 26, /* of all that is packed */
-    SLAB_BYTES = 1 << 20,   /* of packed x and dy; half of an L2 cache */
+    SLAB_BYTES = 1 << 20, /* of packed x and dy; half of an L2 cache */
 };
 
 /* ---- the plan ---- */
@@ -44,11 +39,6 @@ static int64_t dy_elements(const td_bf16_reduce *p)
            TD_BF16_STEP;
 }
 
-static int64_t dw_elements(const td_bf16_reduce *p)
-{
-    return (int64_t)p->problem.h.kernel * p->problem.w.kernel * p->problem.ic * p->problem.oc_all;
-}
-
 static void choose_slab(td_bf16_reduce *p)
 {
     int64_t limit = SLAB_BYTES / (int64_t)sizeof(td_bf16) / (p->split ? 2 : 1);
@@ -60,20 +50,6 @@ static void choose_slab(td_bf16_reduce *p)
     int64_t least = 4 * (int64_t)p->problem.h.kernel; /* what rows overlap is packed twice */
     while (p->slab_rows > least && x_elements(p) + dy_elements(p) > limit) {
         p->slab_rows = td_divide_up(p->slab_rows, 2);
-    }
-    p->pieces = 1;
-    if (dw_elements(p) * (int64_t)sizeof *p->dw <= PIECE_DW_BYTES) {
-        int64_t piece = td_divide_up(p->blocks, PIECES);
-        int64_t before = p->slab_blocks;
-        p->slab_blocks = p->whole_rows ? before : td_min64(piece, before);
-        int64_t pieces =
-            td_divide_up(p->blocks, p->slab_blocks) * td_divide_up(p->problem.h.out, p->slab_rows);
-        int64_t bytes = (x_elements(p) + dy_elements(p)) * (int64_t)sizeof(td_bf16);
-        if (pieces * bytes * (p->split ? 2 : 1) <= PIECES_BYTES) {
-            p->pieces = pieces;
-        } else {
-            p->slab_blocks = before;
-        }
     }
     p->x_rows = reach(p, p->slab_rows);
 }
@@ -107,13 +83,8 @@ static void make_plan(td_bf16_reduce *p, const td_conv2d_call *call, td_conv_spa
     choose_slab(p);
     p->x_low = p->split ? x_elements(p) : 0;
     p->dy_low = p->split ? dy_elements(p) : 0;
-    int64_t x_count = p->pieces * (x_elements(p) + p->x_low);
-    int64_t dy_count = p->pieces * (dy_elements(p) + p->dy_low);
-    p->packed_x = td_conv_take(space, x_count * (int64_t)sizeof(td_bf16));
-    p->packed_dy = td_conv_take(space, dy_count * (int64_t)sizeof(td_bf16));
-    if (p->pieces > 1) {
-        p->partial = td_conv_take(space, p->pieces * dw_elements(p) * (int64_t)sizeof *p->partial);
-    }
+    p->packed_x = td_conv_take(space, (x_elements(p) + p->x_low) * (int64_t)sizeof(td_bf16));
+    p->packed_dy = td_conv_take(space, (dy_elements(p) + p->dy_low) * (int64_t)sizeof(td_bf16));
 }
 
 static void mark_used(const td_conv_taps *taps, uint8_t *used, int64_t size)
@@ -232,36 +203,15 @@ static void run_slab(td_pool *pool, td_bf16_reduce *p)
     p->first = false;
 }
 
-static void choose_rows(td_bf16_reduce *p, int64_t block, int64_t y_row)
-{
-    p->block = block;
-    p->block_count = td_min64(p->slab_blocks, p->blocks - block);
-    p->y_row = y_row;
-    p->y_rows = td_min64(p->slab_rows, p->h.size - y_row);
-}
-
 static void run_slabs(td_pool *pool, td_bf16_reduce *p)
 {
-    for (int64_t block = 0; block < p->blocks; block += p->slab_blocks) {
-        for (int64_t row = 0; row < p->h.size; row += p->slab_rows) {
-            choose_rows(p, block, row);
+    for (p->block = 0; p->block < p->blocks; p->block += p->slab_blocks) {
+        p->block_count = td_min64(p->slab_blocks, p->blocks - p->block);
+        for (p->y_row = 0; p->y_row < p->h.size; p->y_row += p->slab_rows) {
+            p->y_rows = td_min64(p->slab_rows, p->h.size - p->y_row);
             run_slab(pool, p);
         }
     }
-}
-
-/* One slab, from packing to its partial result. */
-static void piece_task(void *ctx, int64_t task)
-{
-    const td_bf16_reduce *p = ctx;
-    td_bf16_reduce own = *p;
-    int64_t row_slabs = td_divide_up(p->h.size, p->slab_rows);
-    own.packed_x += task * (x_elements(p) + p->x_low);
-    own.packed_dy += task * (dy_elements(p) + p->dy_low);
-    own.dw = p->partial + task * dw_elements(p);
-    own.accumulate = false;
-    choose_rows(&own, task / row_slabs * p->slab_blocks, task % row_slabs * p->slab_rows);
-    run_slab(NULL, &own);
 }
 
 int64_t td_conv_bf16_reduce_workspace(const td_conv2d_call *call)
@@ -285,17 +235,11 @@ void td_conv_bf16_reduce_run(td_pool *pool, const td_conv2d_call *call, void *wo
         pool = NULL;
     }
     td_bf16_pictures_run(pool, &p.rows);
-    if (p.pieces > 1) {
-        td_pool_run(pool, p.pieces, piece_task, &p);
-    } else {
-        run_slabs(pool, &p);
-    }
+    run_slabs(pool, &p);
     td_conv_combine_run(pool, &(td_conv_combine){ .dtype = TD_F32,
                                                   .h = &p.h,
                                                   .w = &p.w,
                                                   .tap_size = p.problem.ic * p.problem.oc_all,
                                                   .dw = (void *)call->w,
-                                                  .partial = p.partial,
-                                                  .pieces = p.pieces,
                                                   .accumulate = call->accumulate });
 }

@@ -30,8 +30,6 @@ typedef struct td_bf16_reduce {
     td_bf16 *packed_x, *packed_dy;
     int64_t x_low, dy_low;    /* to the low parts of what is packed */
     uint8_t *used_h, *used_w; /* rows and columns of x that any tap meets */
-    int64_t pieces;           /* slabs with a partial result each; 1: dw itself, slab by slab */
-    float *partial;           /* [piece][dw] */
     /* the present slab */
     int64_t block, block_count;
     int64_t y_row, y_rows;
