@@ -16,19 +16,12 @@ void td_op_pair(int both, const int hw[2], int usual, int least, const char *op,
 void td_op_triple(int all, const int dhw[3], int usual, int least, const char *op, const char *what,
                   int triple[3], td_site at);
 
-/* td_conv2d. sums: NULL, or where a new step tensor f64 [2,O] is put: per channel the sum of the
- * result and the sum of its squares. */
-td_tensor *td_conv2d_sums_at(td_conv2d_options options, td_tensor **sums, td_site at);
-
 /* What batch normalisation does besides, in the same pass. */
 typedef struct td_batch_norm_fusion {
     td_norm_activation activation; /* y = relu(...), gelu(...) */
     td_tensor *add; /* y = bn(x) + add, before the relu; shaped like x; takes gradients; not with
                        gelu */
-    const td_tensor *sums; /* of x, by td_conv2d_sums_at: training computes mean and variance from
-                              them without reading x again. The variance is a difference of sums,
-                              which is accurate while means are less than thousands of spreads */
-    bool over_x;           /* x is not needed any more: without gradients y may overwrite it */
+    bool over_x;    /* x is not needed any more: without gradients y may overwrite it */
     const td_pool2d_options *max_pool; /* with relu, without add: the result is td_max_pool2d(y),
                                           and y is never written; its x is ignored */
 } td_batch_norm_fusion;

@@ -1,6 +1,6 @@
-/* Normalisations next to td_batch_norm and td_layer_norm, which are in autograd/ops.h. 16-bit inputs
- * are computed in f32, and the result is f32; that of td_instance_norm has x's dtype, as that of
- * td_batch_norm. */
+/* Normalisations next to td_batch_norm and td_layer_norm, which are in autograd/ops.h. 16-bit
+ * inputs are computed in f32, and the result is f32; that of td_instance_norm has x's dtype, as
+ * that of td_batch_norm. */
 #ifndef TD_AUTOGRAD_NORMS_H
 #define TD_AUTOGRAD_NORMS_H
 

@@ -70,9 +70,8 @@ bool td_recomputing(void);
  * headers, names and gradients stay: all who hold t then see what was other's. */
 void td_exchange_memory(td_tensor *t, td_tensor *other);
 
-/* Runs a Conv2d as td_forward does but for the scope, which is the caller's; sums as in
- * td_conv2d_sums_at. */
-td_tensor *td_conv2d_module_run(td_module *conv, td_tensor *x, td_tensor **sums, td_site at);
+/* Runs a Conv2d as td_forward does but for the scope, which is the caller's. */
+td_tensor *td_conv2d_module_run(td_module *conv, td_tensor *x, td_site at);
 bool td_is_conv2d(const td_module *m);
 /* A MaxPool2d's window; NULL if m is of another type, or its window too special to be fused. */
 const td_pool2d_options *td_max_pool2d_window(const td_module *m);

@@ -50,12 +50,12 @@ bool td_is_conv2d(const td_module *m)
     return m->type == &conv2d_type;
 }
 
-td_tensor *td_conv2d_module_run(td_module *conv, td_tensor *x, td_tensor **sums, td_site at)
+td_tensor *td_conv2d_module_run(td_module *conv, td_tensor *x, td_site at)
 {
     td_conv2d_options options = *(const td_conv2d_options *)conv->state;
     options.x = x;
     td_context_push(td_node_of(conv)->label);
-    td_tensor *y = td_conv2d_sums_at(options, sums, at);
+    td_tensor *y = td_conv2d_at(options, at);
     td_context_pop();
     return y;
 }

@@ -171,15 +171,10 @@ td_tensor *td_nn_conv2d_batch_norm(td_module *conv, td_module *bn, td_tensor *x,
         td_scope_end(scope, y);
         return y;
     }
-    td_tensor *sums = NULL;
-    /* In f32 the kernel that looks at x itself is more accurate than sums, and as fast. */
-    td_dtype computed = x->dtype == TD_F32 ? td_precision_dtype(td_math_now().precision) : x->dtype;
-    bool wants_sums = td_is_half(computed) && bn->training && plain;
-    td_tensor *y = td_conv2d_module_run(conv, x, wants_sums ? &sums : NULL, at);
+    td_tensor *y = td_conv2d_module_run(conv, x, at);
     td_batch_norm_fusion fusion = {
         .activation = then->activation,
         .add = then->add,
-        .sums = sums,
         .over_x = true, /* nobody else has seen y */
         .max_pool = pools ? td_max_pool2d_window(then->max_pool) : NULL,
     };

@@ -35,10 +35,7 @@ typedef struct td_batch_norm_args {
     const td_tensor *x;             /* [N,C] or [N,C,H,W]; y may be x */
     const td_tensor *weight, *bias; /* [C]; NULL: 1 and 0 */
     const td_tensor *add;           /* like x, or NULL */
-    const td_tensor *sums; /* [2,C] f64, row-major: the sum of x and of its squares, from who has
-                              made x (conv2d); read in training. NULL: found here, which is exact
-                              also where the mean is much larger than the spread */
-    td_norm_activation activation; /* gelu goes without add and max_pool */
+    td_norm_activation activation;  /* gelu goes without add and max_pool */
     bool training;
     double eps, momentum;                  /* momentum: running = (1-m)*running + m*batch */
     td_tensor *running_mean, *running_var; /* [C]; training: updated (variance over n-1) unless

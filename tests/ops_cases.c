@@ -21,16 +21,6 @@
                                                     .training = (TRAINING) },                      \
                            (td_batch_norm_fusion){ __VA_ARGS__ }, TD_HERE)
 
-/* Batch normalisation that takes its sums from the convolution before it. */
-static td_tensor *td_batch_norm_of_conv2d(td_tensor *x, td_tensor *w, td_tensor *weight,
-                                          td_tensor *bias)
-{
-    td_tensor *sums = NULL;
-    td_conv2d_options options = { .x = x, .w = w, .padding = 1 };
-    td_tensor *y = td_conv2d_sums_at(options, &sums, TD_HERE);
-    return fused_batch_norm(y, weight, bias, NULL, NULL, true, .sums = sums);
-}
-
 #define TD_OP(op, inputs, ...)                                                                     \
     static td_tensor *case_##op(td_tensor *const *in, void *user)                                  \
     {                                                                                              \

@@ -220,7 +220,8 @@ static void test_running_statistics(void **state)
 static void test_instance_norm_in_bf16(void **state)
 {
     (void)state;
-    td_module *m[] = { td_nn_instance_norm(3), td_nn_instance_norm(3, .track_running_stats = true) };
+    td_module *m[] = { td_nn_instance_norm(3),
+                       td_nn_instance_norm(3, .track_running_stats = true) };
     td_tensor *x = td_new(S(2, 3, 4, 2), TD_BF16, TD_CPU);
     fill(x, 0, 23, 29, 16.0);
     for (int i = 0; i < 2; i++) {

@@ -190,17 +190,12 @@ static td_batch_norm_options norm_options(const program *p, td_tensor *x, int fi
                                     .eps = p->number[first + 5] };
 }
 
-/* A convolution, the batch normalisation that takes its sums, an addition and an activation, as
- * models do; behind norm_options: the activation, the addend. */
+/* A convolution, batch normalisation, an addition and an activation, as models do; behind
+ * norm_options: the activation, the addend. */
 static td_tensor *conv_norm(const program *p)
 {
-    td_tensor *sums = NULL;
-    bool training = I(14) != 0;
-    td_tensor *y = training ? td_conv2d_sums_at(conv_options(p), &sums, TD_HERE)
-                            : td_conv2d_at(conv_options(p), TD_HERE);
-    td_batch_norm_fusion fusion = { .activation = (td_norm_activation)I(16),
-                                    .add = R(17),
-                                    .sums = sums };
+    td_tensor *y = td_conv2d_at(conv_options(p), TD_HERE);
+    td_batch_norm_fusion fusion = { .activation = (td_norm_activation)I(16), .add = R(17) };
     return td_batch_norm_fused_at(norm_options(p, y, 10), fusion, TD_HERE);
 }
 

@@ -93,14 +93,6 @@ static void check(const td_batch_norm_args *args, td_site at)
     }
     TD_REQUIRE(args->activation != TD_NORM_GELU || args->add == NULL, at,
                "batch_norm: gelu goes without add");
-    if (args->sums != NULL) {
-        td_check_tensor(args->sums, "batch_norm", "sums", at);
-        TD_REQUIRE(args->sums->dtype == TD_F64 && td_is_contiguous(args->sums) &&
-                       args->sums->ndim == 2 && args->sums->shape[0] == 2 &&
-                       args->sums->shape[1] == x->shape[1],
-                   at, "batch_norm: sums (%s) must be f64 [2,%lld], as td_conv2d leaves them",
-                   td_describe(args->sums), (long long)x->shape[1]);
-    }
     bool tracked = args->running_mean != NULL && args->running_var != NULL;
     if (!args->training) {
         TD_REQUIRE(tracked, at, "batch_norm: evaluation needs running_mean and running_var");
@@ -169,7 +161,6 @@ td_tensor *td_batch_norm_fused_at(td_batch_norm_options options, td_batch_norm_f
         .momentum = td_or_usual(options.momentum, 0.1),
         .running_mean = options.running_mean,
         .running_var = options.running_var,
-        .sums = options.training ? fusion.sums : NULL,
     };
     check(&args, at);
     if (options.training && options.running_mean != NULL) {

@@ -97,7 +97,7 @@ static td_tensor *pad_sides(td_tensor *x, const td_tensor *w, const td_conv2d_op
     return td_op_padded(x, before, after, 0.0, at);
 }
 
-td_tensor *td_conv2d_sums_at(td_conv2d_options options, td_tensor **sums, td_site at)
+td_tensor *td_conv2d_at(td_conv2d_options options, td_site at)
 {
     td_conv2d_params params = read_options(&options, at);
     td_tensor *x = td_op_input(options.x, "conv2d", "x", TD_RULE_OF(conv2d), at);
@@ -106,17 +106,9 @@ td_tensor *td_conv2d_sums_at(td_conv2d_options options, td_tensor **sums, td_sit
     x = pad_sides(x, w, &options, &params, at);
     td_shape shape = output_shape(x, w, &params, at);
     td_tensor *y = td_step_new(shape, x->dtype, TD_IMAGE, td_device_of(x), at);
-    if (sums != NULL) {
-        *sums = td_step_new(TD_SHAPE(2, shape.dim[1]), TD_F64, TD_ROW_MAJOR, td_device_of(x), at);
-    }
-    td_kernels_of(td_device_of(x))->conv2d(y, x, w, b, &params, sums != NULL ? *sums : NULL);
+    td_kernels_of(td_device_of(x))->conv2d(y, x, w, b, &params);
     return TD_RECORD(at, .op = "conv2d", .backward = conv2d_backward, .out = y,
                      .inputs = { x, w, b },
                      .saved = { td_needs_grad(w) ? x : NULL, td_needs_grad(x) ? w : NULL },
                      .params = &params, .params_size = sizeof params);
-}
-
-td_tensor *td_conv2d_at(td_conv2d_options options, td_site at)
-{
-    return td_conv2d_sums_at(options, NULL, at);
 }

@@ -14,7 +14,7 @@ static void conv_transpose2d_backward(td_node *node, const td_tensor *dy)
         const td_tensor *x = td_node_input(node, 0);
         td_tensor *dx =
             td_step_new(td_shape_of(x), x->dtype, TD_IMAGE, td_device_of(dy), td_node_site(node));
-        kernels->conv2d(dx, dy, td_saved(node, 1), NULL, params, NULL);
+        kernels->conv2d(dx, dy, td_saved(node, 1), NULL, params);
         td_input_grad_is(node, 0, dx);
     }
     td_grad_slot dw = td_input_grad(node, 1);

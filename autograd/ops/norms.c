@@ -60,8 +60,7 @@ td_tensor *td_instance_norm_at(td_tensor *x, td_tensor *weight, td_tensor *bias,
     x = td_op_input(x, "instance_norm", "x", TD_RULE_OF(instance_norm), at);
     TD_REQUIRE(x->ndim >= 3, at, "instance_norm: x%s must be [N,C,...]", TD_SHAPE_TEXT(x));
     td_tensor *wide = td_op_input(x, "instance_norm", "x", TD_RULE_IS_WIDENS, at);
-    td_tensor *y =
-        normalise_groups("instance_norm", wide, x->shape[1], weight, bias, eps, at);
+    td_tensor *y = normalise_groups("instance_norm", wide, x->shape[1], weight, bias, eps, at);
     return td_is_half(x->dtype) ? td_cast_at(y, x->dtype, at) : y;
 }
 

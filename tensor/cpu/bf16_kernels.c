@@ -13,24 +13,12 @@ enum { SIZE = TD_BF16_BLOCK };
 
 /* ---- storing ---- */
 
-/* sums[n] += v, the first n lanes. */
-OP void add_to(double *sums, int n, __m512 v)
-{
-    __mmask8 first = (__mmask8)td_mask16(n), last = (__mmask8)(td_mask16(n) >> 8);
-    __m512d a = _mm512_cvtps_pd(_mm512_castps512_ps256(v));
-    __m512d b = _mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1));
-    _mm512_mask_storeu_pd(sums, first, _mm512_add_pd(_mm512_maskz_loadu_pd(first, sums), a));
-    _mm512_mask_storeu_pd(sums + 8, last, _mm512_add_pd(_mm512_maskz_loadu_pd(last, sums + 8), b));
-}
-
-/* Rows [row, row + rows) of the block, from their sums, 32 wide. Few rows' columns are added up in
- * f32, which is nearly exact for them: bf16 has 8 bits. */
-OP void store_rows_as(const td_gemm_block *g, const float *sum, int64_t row, int rows,
-                      td_dtype dtype, bool stats)
+/* Rows [row, row + rows) of the block, from their sums, 32 wide. */
+TD_TARGET_AVX512_BF16 static void store_rows(const td_gemm_block *g, const float *sum, int64_t row,
+                                             int rows)
 {
     __mmask16 first = td_mask16(g->n), last = td_mask16(g->n - 16);
-    __m512 zero = _mm512_setzero_ps(), bias0 = zero, bias1 = zero;
-    __m512 total0 = zero, total1 = zero, square0 = zero, square1 = zero;
+    __m512 bias0 = _mm512_setzero_ps(), bias1 = bias0;
     if (g->bias) {
         bias0 = _mm512_maskz_loadu_ps(first, g->bias);
         bias1 = _mm512_maskz_loadu_ps(last, (const float *)g->bias + 16);
@@ -39,19 +27,14 @@ OP void store_rows_as(const td_gemm_block *g, const float *sum, int64_t row, int
         __m512 v0 = _mm512_add_ps(_mm512_loadu_ps(sum + i * SIZE), bias0);
         __m512 v1 = _mm512_add_ps(_mm512_loadu_ps(sum + i * SIZE + 16), bias1);
         void *c = (char *)g->c + g->c_row[row + i];
-        if (dtype == TD_BF16) {
+        if (g->dtype == TD_BF16) {
             __mmask32 mask = td_mask32(g->n);
             if (g->accumulate) {
                 __m512i old = _mm512_maskz_loadu_epi16(mask, c);
                 v0 = _mm512_add_ps(v0, td_widen_first(old));
                 v1 = _mm512_add_ps(v1, td_widen_last(old));
             }
-            __m512i rounded = td_round(v0, v1);
-            _mm512_mask_storeu_epi16(c, mask, rounded);
-            if (stats) {
-                v0 = td_widen_first(rounded);
-                v1 = td_widen_last(rounded);
-            }
+            _mm512_mask_storeu_epi16(c, mask, td_round(v0, v1));
         } else {
             float *to = c;
             if (g->accumulate) {
@@ -61,30 +44,6 @@ OP void store_rows_as(const td_gemm_block *g, const float *sum, int64_t row, int
             _mm512_mask_storeu_ps(to, first, v0);
             _mm512_mask_storeu_ps(to + 16, last, v1);
         }
-        if (stats) {
-            total0 = _mm512_add_ps(total0, v0);
-            total1 = _mm512_add_ps(total1, v1);
-            square0 = _mm512_fmadd_ps(v0, v0, square0);
-            square1 = _mm512_fmadd_ps(v1, v1, square1);
-        }
-    }
-    if (stats) {
-        add_to(g->sums, g->n, total0);
-        add_to(g->sums + 16, g->n - 16, total1);
-        add_to(g->squares, g->n, square0);
-        add_to(g->squares + 16, g->n - 16, square1);
-    }
-}
-
-TD_TARGET_AVX512_BF16 static void store_rows(const td_gemm_block *g, const float *sum, int64_t row,
-                                             int rows)
-{
-    if (g->dtype == TD_BF16 && g->sums) {
-        store_rows_as(g, sum, row, rows, TD_BF16, true);
-    } else if (g->dtype == TD_BF16) {
-        store_rows_as(g, sum, row, rows, TD_BF16, false);
-    } else {
-        store_rows_as(g, sum, row, rows, TD_F32, g->sums != NULL);
     }
 }
 
@@ -114,7 +73,7 @@ OP __m512 bf16_fma(__m512 a, __m512 b, __m512 sum)
 
 static TD_TARGET_AVX512_BF16 void vector_block(const td_gemm_block *g)
 {
-    if (g->dtype == TD_F32 && !g->sums) {
+    if (g->dtype == TD_F32) {
         bf16_block(g);
         return;
     }
@@ -309,7 +268,7 @@ static TD_TARGET_AMX void tiles_block(const td_gemm_block *g)
         bool two_rows = m > HALF, two_columns = g->n > HALF;
         t.a[0] = lines_of(g->a_row + t.row, two_rows ? HALF : m);
         t.a[1] = two_rows ? lines_of(g->a_row + t.row + HALF, m - HALF) : t.a[0];
-        bool plain = g->dtype == TD_F32 && !g->bias && !g->sums;
+        bool plain = g->dtype == TD_F32 && !g->bias;
         t.c = plain && m == SIZE && g->n == SIZE ? lines_of(g->c_row + t.row, SIZE) : (lines){ 0 };
         configure(m, t.depth);
         if (two_rows && two_columns) {

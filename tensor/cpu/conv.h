@@ -75,7 +75,6 @@ typedef struct td_conv2d_call {
     const void *x, *w, *y;
     bool accumulate;  /* backward: adds to what is there; else taps that meet nothing become 0 */
     const void *bias; /* forward: oc elements, or NULL; with `bf16` f32, as gradients of w are */
-    double *stats; /* forward with `bf16`: [2][oc] sums of y and its squares, as stored; or NULL */
 } td_conv2d_call;
 
 /* `pool` may be NULL; nothing is allocated. */

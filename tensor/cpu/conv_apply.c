@@ -12,12 +12,9 @@
 
 #include "tensor/cpu/bf16_kernels.h"
 
-#include <string.h>
-
 enum {
     TERMS = 64, /* of a product, three times as many if factors are split */
     MAX_DEPTH = 1 << 30,
-    STATS = 64,     /* sums in a task of adding them up */
     ONCE_ROWS = 12, /* of a block: its weights are packed as it goes */
     PACK_COST = 8,  /* of a weight, in multiply-adds */
 };
@@ -35,7 +32,6 @@ typedef struct row_block {
     int64_t qh, qw;
     int kh, kh_end, kw, kw_end;
     int64_t a_row[TD_APPLY_ROWS], c_row[TD_APPLY_ROWS];
-    double *stats; /* [2][channels] of these rows, or NULL */
 } row_block;
 
 /* A piece of a tap: channels [first, first + count) of the source, which lies `apart` bytes from
@@ -91,16 +87,6 @@ static int find_terms(sum *s, const td_apply_place *at, int64_t b_row)
     return terms;
 }
 
-/* Has the product of a panel make its share of the statistics. */
-static void add_stats(const sum *s, const td_apply_place *at, td_gemm_block *product)
-{
-    int64_t channels = s->plan->groups * s->plan->to_channels;
-    product->sums = s->block->stats + at->to;
-    product->squares = product->sums + channels;
-    memset(product->sums, 0, (size_t)at->n * sizeof(double));
-    memset(product->squares, 0, (size_t)at->n * sizeof(double));
-}
-
 /* Panel after panel, so that the rows of the source stay in the cache. `all`: these are all pieces.
  */
 static void add_up(sum *s, bool all)
@@ -125,9 +111,6 @@ static void add_up(sum *s, bool all)
             .bias = bias ? bias + at.to * size_of(p) * kernels->pairs : NULL,
         };
         product.count = find_terms(s, &at, product.b_row);
-        if (s->block->stats) {
-            add_stats(s, &at, &product);
-        }
         if (p->problem->sharing > 0) {
             td_gemm_lanes lanes = p->lanes; /* the last group may have fewer channels */
             lanes.window = (int)(product.n * p->from_channels / p->to_channels);
@@ -210,7 +193,6 @@ static void class_task(const td_apply_plan *p, int64_t index, int64_t panel, int
     block.kh = block.kw = 0;
     block.kh_end = p->problem->h.kernel;
     block.kw_end = p->problem->w.kernel;
-    block.stats = p->partial ? p->partial + index * 2 * p->groups * p->to_channels : NULL;
     td_conv_class_rows(&p->classes, c, b->first, block.rows, &p->from, &p->to, block.a_row,
                        block.c_row);
     for (int64_t next; panel < end; panel = next) {
@@ -257,7 +239,6 @@ static void strip_task(const td_apply_plan *p, int64_t index, int64_t panel, int
     int64_t pixel = index * p->strip_pixels;
     int64_t last = td_min64(pixel + p->strip_pixels, h->size * w->size);
     row_block block;
-    block.stats = NULL;
     if (!p->apply->accumulate) {
         find_rows(p, pixel, last, -1, -1, &block);
         multiply(p, &block, panel, end, false);
@@ -288,21 +269,6 @@ static void task(void *ctx, int64_t task)
     }
 }
 
-/* Adds up the statistics of all blocks, of some channels. */
-static void stats_task(void *ctx, int64_t task)
-{
-    const td_apply_plan *p = ctx;
-    int64_t count = 2 * p->groups * p->to_channels;
-    int64_t begin = task * STATS, end = td_min64(count, begin + STATS);
-    double *to = p->apply->mixed->stats;
-    memset(to + begin, 0, (size_t)(end - begin) * sizeof *to);
-    for (int64_t block = 0; block < p->blocks; block++) {
-        for (int64_t i = begin; i < end; i++) {
-            to[i] += p->partial[block * count + i];
-        }
-    }
-}
-
 /* ---- running ---- */
 
 int64_t td_conv_apply_workspace(const td_conv_apply *apply)
@@ -328,7 +294,4 @@ void td_conv_apply_run(td_pool *pool, const td_conv_apply *apply, void *workspac
     int64_t spans = td_divide_up(p.all_panels, p.span);
     p.turns = td_conv_turns(apply->problem, h, w, p.blocks, spans, td_pool_threads(pool));
     td_pool_run(pool, p.blocks * spans, task, &p);
-    if (p.partial) {
-        td_pool_run(pool, td_divide_up(2 * p.groups * p.to_channels, STATS), stats_task, &p);
-    }
 }

@@ -29,7 +29,6 @@ typedef struct td_apply_plan {
     int64_t beside;                     /* panels computed for one partial sum before the next */
     char *packed;                       /* [tap that meets anything][depth][panel], or NULL */
     int64_t packed_low;                 /* elements to the low parts of split weights, or 0 */
-    double *partial;                    /* statistics: [block][2][channels], or NULL */
     td_gemm_lanes lanes;                /* where groups share a vector */
     bool past;                          /* results are written past the caches */
     td_turns turns;

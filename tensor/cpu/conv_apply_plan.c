@@ -125,7 +125,7 @@ static td_conv_strides in_bytes(const td_conv_strides *s, int64_t size)
     return (td_conv_strides){ s->row * size, s->column * size, s->image * size };
 }
 
-/* Takes memory for the weights, and for statistics. */
+/* Takes memory for the weights. */
 static void take_room(td_apply_plan *p, td_conv_space *space)
 {
     const td_gemm_kernels *kernels = p->problem->kernels;
@@ -136,10 +136,6 @@ static void take_room(td_apply_plan *p, td_conv_space *space)
         int64_t count = p->all_panels * h->alive * w->alive * p->depth * kernels->panel;
         p->packed_low = p->whole && mixed->low ? count : 0;
         p->packed = td_conv_take(space, (count + p->packed_low) * (int64_t)kernels->size);
-    }
-    if (p->whole && mixed->stats) {
-        int64_t each = 2 * p->groups * p->to_channels * (int64_t)sizeof *p->partial;
-        p->partial = td_conv_take(space, p->classes.most * each);
     }
 }
 

@@ -226,8 +226,7 @@ static void make_job(job *j, const td_conv2d_call *call, td_conv_space *space)
     j->mixed = (td_conv_mixed){ .depth = j->source.steps * j->source.depth,
                                 .low = j->source.low,
                                 .weights = d->weight_dtype,
-                                .result = d->dtype,
-                                .stats = back ? NULL : call->stats };
+                                .result = d->dtype };
     j->apply = (td_conv_apply){ .problem = &j->problem,
                                 .backward = back,
                                 .source = j->source.data,
@@ -245,10 +244,7 @@ int64_t td_conv_bf16_workspace(const td_conv2d_call *call)
     }
     td_conv_space space = { 0 };
     job j;
-    double any; /* room for statistics, which forward may be asked for */
-    td_conv2d_call asked = *call;
-    asked.stats = &any;
-    make_job(&j, &asked, &space);
+    make_job(&j, call, &space);
     return space.used + td_conv_apply_workspace(&j.apply);
 }
 

@@ -89,7 +89,6 @@ typedef struct td_conv_mixed {
     int64_t depth; /* channels of a group of the source with their padding */
     int64_t low;   /* elements to the source's low parts, if it is split; otherwise 0 */
     td_dtype weights, result;
-    double *stats; /* [2][channels]: sums of the result and of its squares, as stored; or NULL */
 } td_conv_mixed;
 
 /* The order of its tasks. */

@@ -45,10 +45,7 @@ typedef struct td_gemm_block {
      * Others see it after the end of the pool's run. */
     bool past;
     const void *bias; /* n elements, or NULL; of bf16: in f32 */
-    /* Only of bf16: C may be TD_F32 or TD_BF16, rounded once, and the columns of what is stored may
-     * be added up. */
-    td_dtype dtype;
-    double *sums, *squares; /* += each column and its squares, or NULL */
+    td_dtype dtype;   /* only of bf16: C may be TD_F32 or TD_BF16, rounded once */
     /* What the next product will read, fetched from memory meanwhile; or NULL. */
     const char *next[2];
     int64_t next_bytes[2];

@@ -95,8 +95,6 @@ typedef struct td_loops {
      * place of the first largest one, 255 where none is above 0 (NULL: not wanted). */
     void (*norm_max_pool)(int64_t rows, int64_t channels, void *y, uint8_t *index,
                           const td_taps *taps, const td_norm_constants *constants);
-    /* Sums of a block of rows and of their squares. */
-    void (*norm_sums)(int64_t rows, int64_t channels, const void *x, double *sum, double *squares);
     /* to = or += dy where y > 0 and 0 elsewhere; y NULL: dy. */
     void (*masked)(int64_t n, void *to, bool accumulate, const void *dy, const void *y);
     /* loops_layer_norm.inc: one row of layer normalisation, and its gradient by x (dx NULL: only

@@ -18,7 +18,4 @@ void td_cpu_unary_run(td_unary_op op, td_dtype dtype, int64_t n, void *y, const 
 void td_cpu_unary_grad_run(td_unary_op op, td_dtype dtype, int64_t n, void *dx, const void *dy,
                            const void *x);
 
-/* ops_channel_stats.c: [2,C] f64, the sum of every channel of y and of its squares */
-void td_cpu_channel_stats(td_tensor *stats, const td_tensor *y);
-
 #endif

@@ -54,9 +54,12 @@ static void moments_range(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/* The mean and m2 of all rows, in moments[0..2*channels). */
+/* Takes memory for the moments, which the caller frees, and leaves the mean and m2 of all rows in
+ * moments[0..2*channels). */
 static void find_moments(norm_job *job, td_device device)
 {
+    int64_t chunks = (job->rows + job->chunk - 1) / job->chunk;
+    job->moments = td_scratch(device, (size_t)(chunks * 4 * job->channels) * sizeof(double));
     td_parallel(device, job->rows, job->chunk, moments_range, job);
     for (int64_t r = job->chunk; r < job->rows; r += job->chunk) {
         int64_t n = job->rows - r < job->chunk ? job->rows - r : job->chunk;
@@ -86,18 +89,6 @@ static void update_running(td_tensor *running, int64_t c, double momentum, doubl
     if (running) {
         td_set_channel(running, c,
                        (1.0 - momentum) * td_channel(running, c, 0.0) + momentum * value);
-    }
-}
-
-/* What the sums of a channel say of its mean and its squares about it. */
-static void moments_from_sums(const td_tensor *sums, norm_job *job)
-{
-    const double *sum = td_ptr(sums), *squares = sum + job->channels;
-    double n = (double)job->rows;
-    for (int64_t c = 0; c < job->channels; c++) {
-        double mean = sum[c] / n, m2 = squares[c] - sum[c] * mean;
-        job->moments[c] = mean;
-        job->moments[job->channels + c] = m2 > 0.0 ? m2 : (m2 != m2 ? m2 : 0.0);
     }
 }
 
@@ -136,17 +127,6 @@ static void prepare_channels(const td_batch_norm_args *a, const norm_job *job, v
     }
 }
 
-static void take_moments(const td_batch_norm_args *a, norm_job *job, td_device device)
-{
-    int64_t chunks = a->sums ? 1 : (job->rows + job->chunk - 1) / job->chunk;
-    job->moments = td_scratch(device, (size_t)(chunks * 4 * job->channels) * sizeof(double));
-    if (a->sums) {
-        moments_from_sums(a->sums, job);
-    } else {
-        find_moments(job, device);
-    }
-}
-
 void td_cpu_batch_norm(const td_batch_norm_args *a)
 {
     const td_tensor *x = a->x;
@@ -170,7 +150,7 @@ void td_cpu_batch_norm(const td_batch_norm_args *a)
         .activation = a->activation,
     };
     if (a->training) {
-        take_moments(a, &job, device);
+        find_moments(&job, device);
     }
     int64_t bytes = channels * (int64_t)td_dtype_size(td_norm_dtype(x->dtype));
     char *mean = td_scratch(device, (size_t)(3 * bytes));
@@ -250,8 +230,6 @@ void td_cpu_group_norm(td_tensor *y, td_tensor *mean, td_tensor *inv_std, const 
         .x = td_stage_in(&sx, x, TD_IMAGE),
         .y = td_stage_out(&sy, y, TD_IMAGE, false),
     };
-    int64_t chunks = (job.rows + job.chunk - 1) / job.chunk;
-    job.moments = td_scratch(device, (size_t)(chunks * 4 * columns) * sizeof(double));
     find_moments(&job, device);
     char *constants = td_scratch(device, (size_t)(3 * columns * job.size));
     prepare_groups(&job, mean, inv_std, weight, bias, eps, constants);

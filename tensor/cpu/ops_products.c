@@ -255,30 +255,24 @@ static void run_conv(td_device device, const td_conv2d_call *call)
 }
 
 void td_cpu_conv2d(td_tensor *y, const td_tensor *x, const td_tensor *w, const td_tensor *bias,
-                   const td_conv2d_params *params, td_tensor *stats)
+                   const td_conv2d_params *params)
 {
     td_conv2d_desc desc = describe(x, w, y, params);
-    td_staged sy, sx, sw, sb, ss;
+    td_staged sy, sx, sw, sb;
     const void *from = stage_operand(&sx, &desc, x, w, TD_IMAGE);
     const void *filter = stage_operand(&sw, &desc, w, x, TD_FILTER);
     const void *shift = td_stage_in_as(&sb, bias, TD_ROW_MAJOR, sums_dtype(&desc));
     void *to = td_stage_out_as(&sy, y, TD_IMAGE, desc.dtype, false);
-    double *sums = td_stage_out(&ss, desc.bf16 ? stats : NULL, TD_ROW_MAJOR, false);
     run_conv(td_device_of(y), &(td_conv2d_call){ .desc = &desc,
                                                  .pass = TD_CONV2D_FORWARD,
                                                  .x = from,
                                                  .w = filter,
                                                  .y = to,
-                                                 .bias = shift,
-                                                 .stats = sums });
-    td_stage_end(&ss);
+                                                 .bias = shift });
     td_stage_end(&sy);
     td_stage_end(&sb);
     td_stage_end(&sw);
     td_stage_end(&sx);
-    if (stats && !desc.bf16) {
-        td_cpu_channel_stats(stats, y);
-    }
 }
 
 void td_cpu_conv2d_grad_input(td_tensor *dx, const td_tensor *dy, const td_tensor *w,

@@ -8,7 +8,4 @@
 #define TD_KERNEL(TYPE, NAME, PARAMETERS, ARGUMENTS, COST) TYPE td_cuda_##NAME PARAMETERS;
 #include "tensor/kernels.def"
 
-/* kernels_norm.c: [2,C] f64, the sum of every channel of y and of its squares. */
-void td_cuda_channel_stats(td_tensor *stats, const td_tensor *y);
-
 #endif

@@ -33,44 +33,28 @@ td_cuda_sums td_cuda_sums_of(const td_cuda_matrix *m, double *total, td_device d
     };
 }
 
-/* Sums over the rows of x, of rows of so many channels, go into total. */
-static void sum_channels(double *total, const void *x, const td_tensor *like, bool moments)
+/* ---- forward ---- */
+
+/* The mean of each channel of x, and the sum of squares about it: memory of the caller's to free.
+ */
+static double *find_moments(const td_tensor *like, const void *x)
 {
     td_device device = td_device_of(like);
     int64_t channels = like->shape[1];
+    double *moments = td_scratch(device, (size_t)(2 * channels) * sizeof *moments);
     td_cuda_matrix m = td_cuda_matrix_of(td_numel(like) / channels, channels, like->dtype,
                                          fits_packs(x), TD_CUDA_MATRIX_SUMS);
-    td_cuda_sums sums = td_cuda_sums_of(&m, total, device);
-    td_cuda_launch_channel_sums(&m, &sums, x, moments, td_cuda_stream(like));
+    td_cuda_sums sums = td_cuda_sums_of(&m, moments, device);
+    td_cuda_launch_channel_sums(&m, &sums, x, td_cuda_stream(like));
     td_scratch_free(device, sums.partial);
+    return moments;
 }
 
-/* ---- sums of what a convolution has written ---- */
-
-void td_cuda_channel_stats(td_tensor *stats, const td_tensor *y)
+static td_cuda_norm describe(const td_batch_norm_args *a, const double *moments)
 {
-    if (td_numel(y) == 0) {
-        td_cuda_fill(stats, 0.0);
-        return;
-    }
-    td_staged sy, out;
-    const void *data = td_stage_in(&sy, y, TD_IMAGE);
-    sum_channels(td_stage_out(&out, stats, TD_ROW_MAJOR, false), data, y, false);
-    td_cuda_launched("conv2d");
-    td_stage_end(&out);
-    td_stage_end(&sy);
-}
-
-/* ---- forward ---- */
-
-/* sums: staged, or NULL, where statistics are made in *scratch, the caller's to free. */
-static td_cuda_norm describe(const td_batch_norm_args *a, const void *x, const double *sums,
-                             double **scratch)
-{
-    td_cuda_norm norm = {
+    return (td_cuda_norm){
         .training = a->training,
-        .statistics = sums,
-        .moments = sums == NULL,
+        .statistics = moments,
         .weight = td_cuda_channel_of(a->weight),
         .bias = td_cuda_channel_of(a->bias),
         .running_mean = td_cuda_channel_of(a->running_mean),
@@ -81,14 +65,6 @@ static td_cuda_norm describe(const td_batch_norm_args *a, const void *x, const d
         .momentum = a->momentum,
         .affine = a->affine ? td_ptr(a->affine) : NULL,
     };
-    *scratch = NULL;
-    if (a->training && sums == NULL) {
-        size_t bytes = (size_t)(2 * a->x->shape[1]) * sizeof(double);
-        *scratch = td_scratch(td_device_of(a->x), bytes);
-        sum_channels(*scratch, x, a->x, true);
-        norm.statistics = *scratch;
-    }
-    return norm;
 }
 
 static void normalize(const td_batch_norm_args *a, const td_cuda_norm *norm, void *y,
@@ -119,20 +95,18 @@ void td_cuda_batch_norm(const td_batch_norm_args *a)
     if (a->x->shape[1] == 0 || (td_numel(a->x) == 0 && a->training)) {
         return; /* an empty batch has no statistics */
     }
-    td_staged sx, sadd, sy, sindex, ssums;
+    td_staged sx, sadd, sy, sindex;
     const void *x = td_stage_in(&sx, a->x, TD_IMAGE);
     const void *add = td_stage_in(&sadd, a->add, TD_IMAGE);
-    const double *sums = td_stage_in(&ssums, a->training ? a->sums : NULL, TD_ROW_MAJOR);
     void *y = td_stage_out(&sy, a->y, TD_IMAGE, false);
     uint8_t *index = td_stage_out(&sindex, a->max_pool ? a->index : NULL, TD_IMAGE, false);
-    double *scratch;
-    td_cuda_norm norm = describe(a, x, sums, &scratch);
+    double *moments = a->training ? find_moments(a->x, x) : NULL;
+    td_cuda_norm norm = describe(a, moments);
     normalize(a, &norm, y, index, x, add);
     td_cuda_launched("batch_norm");
-    td_scratch_free(td_device_of(a->x), scratch);
+    td_scratch_free(td_device_of(a->x), moments);
     td_stage_end(&sindex);
     td_stage_end(&sy);
-    td_stage_end(&ssums);
     td_stage_end(&sadd);
     td_stage_end(&sx);
 }

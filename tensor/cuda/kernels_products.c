@@ -148,7 +148,7 @@ static td_cuda_conv describe(td_cuda_conv_pass pass, const td_tensor *x, const t
 }
 
 void td_cuda_conv2d(td_tensor *y, const td_tensor *x, const td_tensor *w, const td_tensor *bias,
-                    const td_conv2d_params *params, td_tensor *stats)
+                    const td_conv2d_params *params)
 {
     if (!is_empty(y, x, w, bias, 1, false)) {
         td_cuda_conv conv = describe(TD_CUDA_CONV_FORWARD, x, w, y, params);
@@ -172,9 +172,6 @@ void td_cuda_conv2d(td_tensor *y, const td_tensor *x, const td_tensor *w, const 
         if (apart) {
             add_bias(y, bias, 1);
         }
-    }
-    if (stats != NULL) {
-        td_cuda_channel_stats(stats, y);
     }
 }
 

@@ -42,15 +42,14 @@ typedef struct td_cuda_channel {
     bool f64; /* otherwise f32: what is merged between ranks is kept in f64, whatever T is */
 } td_cuda_channel;
 
-/* sums->total: sums and sums of squares; moments: the mean, and the sum of squares about it. */
+/* sums->total: the mean, and the sum of squares about it. */
 void td_cuda_launch_channel_sums(const td_cuda_matrix *m, const td_cuda_sums *sums, const void *x,
-                                 bool moments, cudaStream_t stream);
+                                 cudaStream_t stream);
 
 /* From statistics to what y = (x - mean) * scale + shift needs, and to what they leave behind. */
 typedef struct td_cuda_norm {
     bool training;
     const double *statistics; /* training: what td_cuda_launch_channel_sums leaves */
-    bool moments;
     td_cuda_channel weight, bias;
     td_cuda_channel running_mean, running_var;
     td_cuda_channel mean, inv_std; /* written */

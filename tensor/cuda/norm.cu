@@ -29,17 +29,17 @@ extern "C" td_cuda_matrix td_cuda_matrix_of(int64_t rows, int64_t channels, td_d
 
 /* ---- statistics ---- */
 
-/* moments: mean and sum of squares about it, by way of sums about the channel's first element,
- * which is one of those that are added up. Otherwise sums, and sums of squares. */
+/* Mean and sum of squares about it, by way of sums about the channel's first element, which is one
+ * of those that are added up. */
 template <class S, int V>
 __global__ void __launch_bounds__(TD_CUDA_THREADS, 2)
-    channel_sums(td_cuda_matrix m, td_cuda_sums sums, const void *x, bool moments)
+    channel_sums(td_cuda_matrix m, td_cuda_sums sums, const void *x)
 {
     typedef typename td_computed<S>::type T;
     matrix_share s = share_of(m);
     bool works = s.channel < m.channels;
     td_pack<S, V> about = {};
-    if (works && moments) {
+    if (works) {
         about = td_load_pack<V>((const S *)x + s.channel);
     }
     double both[2][V] = {};
@@ -59,20 +59,15 @@ __global__ void __launch_bounds__(TD_CUDA_THREADS, 2)
     }
     channel_totals all;
     if (add_sums<V>(&all, m, s, sums, both)) {
-        double sum = all.of[0], squares = all.of[1];
-        if (moments) {
-            double mean = sum / (double)m.rows, least = squares - sum * mean;
-            sum = (double)td_get(((const S *)x)[all.channel]) + mean;
-            squares = least <= 0 ? 0 : least; /* NaN stays */
-        }
-        sums.total[all.channel] = sum;
-        sums.total[m.channels + all.channel] = squares;
+        double mean = all.of[0] / (double)m.rows, squares = all.of[1] - all.of[0] * mean;
+        sums.total[all.channel] = (double)td_get(((const S *)x)[all.channel]) + mean;
+        sums.total[m.channels + all.channel] = squares <= 0 ? 0 : squares; /* NaN stays */
     }
 }
 
 extern "C" void td_cuda_launch_channel_sums(const td_cuda_matrix *m, const td_cuda_sums *sums,
-                                            const void *x, bool moments, cudaStream_t stream){
-    TD_CUDA_LAUNCH_MATRIX(channel_sums, m, stream, *sums, x, moments)
+                                            const void *x, cudaStream_t stream){
+    TD_CUDA_LAUNCH_MATRIX(channel_sums, m, stream, *sums, x)
 }
 
 /* ---- constants of y = (x - mean) * scale + shift ---- */
@@ -95,12 +90,6 @@ __device__ static inline void find_constants(T *constants, const td_cuda_matrix 
     if (norm.training) {
         double squares = norm.statistics[m.channels + c];
         mean = norm.statistics[c];
-        if (!norm.moments) {
-            double sum = mean;
-            mean = sum / n;
-            squares -= sum * mean;
-            squares = squares <= 0 ? 0 : squares; /* NaN stays */
-        }
         variance = squares / n;
         if (writes) {
             update_running(norm.running_mean, c, norm.momentum, mean);
