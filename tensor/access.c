@@ -35,6 +35,7 @@ const void *td_data_at(const td_tensor *t, td_site at)
 
 void *td_data_rw_at(td_tensor *t, td_site at)
 {
+    td_check_alive(t, at);
     require_host(t, "td_data_rw", at);
     td_begin_write(t, "td_data_rw", at);
     return td_ptr(t);

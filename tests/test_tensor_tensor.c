@@ -300,6 +300,7 @@ static void test_null_names_the_failure(void **state)
     (void)state;
     td_fail(TD_E_NOTFOUND, "no file 'w.bin'");
     expect_fatal("NULL tensor: an earlier call failed: no file 'w.bin'", td_data(NULL));
+    expect_fatal("NULL tensor", td_data_rw(NULL));
     expect_fatal("NULL tensor", td_clone(NULL));
     expect_fatal("NULL tensor", td_fill_(NULL, 0.0));
 }
@@ -316,6 +317,7 @@ static void test_freed_tensors_are_named(void **state)
     td_free(t);
     expect_fatal("td_free: this tensor has been freed already", td_free(again));
     expect_fatal("this tensor has been freed (td_free)", td_data(again));
+    expect_fatal("this tensor has been freed (td_free)", td_data_rw(again));
 }
 
 static void test_indices_are_checked(void **state)
