@@ -338,9 +338,7 @@ void *td_arena_take(td_arena *arena, size_t bytes)
     size_t offset = from_hole ? arena->blocks[hole].offset : arena->top - rounded;
     count_take(arena, offset, rounded);
     unpoison(arena, offset, bytes);
-    if (td_steps_observed()) {
-        td_tell_taken(arena, arena->device, offset, rounded);
-    }
+    td_tell_taken(arena, arena->device, offset, rounded);
     return arena->base + offset;
 }
 
@@ -362,9 +360,7 @@ void td_arena_give(td_arena *arena, void *address)
     poison(arena, b->offset, b->bytes);
     arena->stats.in_use -= b->bytes;
     b->taken = false;
-    if (td_steps_observed()) {
-        td_tell_given(arena, b->offset);
-    }
+    td_tell_given(arena, b->offset);
 
     if (at + 1 < arena->count && !b[1].taken) {
         b->bytes += b[1].bytes;

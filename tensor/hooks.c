@@ -51,6 +51,9 @@ void td_tell_ended(double begin, double end)
 
 void td_tell_taken(const void *arena, td_device device, size_t offset, size_t bytes)
 {
+    if (recorder != NULL) {
+        recorder->taken(recorder, device, offset, bytes);
+    }
     for (td_step_observer *o = atomic_load(&observers); o != NULL; o = o->next) {
         if (o->taken != NULL) {
             o->taken(arena, device, offset, bytes, o->user);

@@ -48,6 +48,8 @@ struct td_recorder {
     const void *(*on_device)(const td_recorder *r, const void *host, size_t bytes);
     bool (*check_indices)(td_recorder *r, const td_tensor *index, int64_t limit, const char *op,
                           const char *what, td_site at);
+    /* Memory of the thread's step was allocated, as td_step_observer's `taken` says. */
+    void (*taken)(td_recorder *r, td_device device, size_t offset, size_t bytes);
 };
 td_recorder *td_recorder_now(void); /* NULL: steps run as usual */
 void td_recorder_set(td_recorder *r);

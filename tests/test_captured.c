@@ -6,6 +6,7 @@
 #include "nn/optim/optim_internal.h"
 #include "tensor/extend.h"
 
+#include <pthread.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
@@ -212,6 +213,46 @@ static void test_missing_and_new_memory(void **state)
     td_captured_free(captured);
 }
 
+static td_status many_blocks(void *user, td_tensor *const *inputs, td_tensor **results)
+{
+    (void)user, (void)inputs, (void)results;
+    for (int i = 0; i < 20; i++) {
+        (void)td_step_new(TD_SHAPE(100), TD_F32, TD_ROW_MAJOR, TD_CPU, TD_HERE);
+    }
+    return TD_OK;
+}
+
+static void *run_many(void *differ)
+{
+    td_captured *captured = td_captured_new(&(td_captured_options){ .step = many_blocks });
+    for (int i = 0; i < 50000 && captured != NULL; i++) {
+        if (td_captured_run(captured, NULL, 0) != TD_OK ||
+            td_captured_next(captured, NULL) != TD_OK) {
+            break;
+        }
+        *(int *)differ += td_captured_now(captured).why[0] != '\0';
+    }
+    td_captured_free(captured);
+    return NULL;
+}
+
+/* What one thread's warm-ups are told of memory is its own, whatever others begin and end
+ * meanwhile. */
+static void test_threads(void **state)
+{
+    (void)state;
+    enum { THREADS = 2 };
+    pthread_t threads[THREADS];
+    int differ[THREADS] = { 0 };
+    for (int i = 0; i < THREADS; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, run_many, &differ[i]), 0);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        pthread_join(threads[i], NULL);
+        assert_int_equal(differ[i], 0);
+    }
+}
+
 static void test_what_the_host_does_is_named(void **state)
 {
     (void)state;
@@ -262,6 +303,7 @@ int main(void)
         cmocka_unit_test(test_late_optimizer_after_skipped_steps),
         cmocka_unit_test(test_other_memory_is_named),
         cmocka_unit_test(test_missing_and_new_memory),
+        cmocka_unit_test(test_threads),
         cmocka_unit_test(test_what_the_host_does_is_named),
         cmocka_unit_test(test_results_wait),
     };

@@ -36,7 +36,7 @@ void td_capture_close(td_capture *c)
     *c = (td_capture){ .numbers = NULL };
 }
 
-/* ---- what the step's recorder and observer are told ---- */
+/* ---- what the step's recorder is told ---- */
 
 static td_capture *of(td_recorder *r)
 {
@@ -119,13 +119,9 @@ static bool check_indices(td_recorder *r, const td_tensor *index, int64_t limit,
     return true;
 }
 
-static void taken(const void *arena, td_device device, size_t offset, size_t bytes, void *user)
+static void taken(td_recorder *r, td_device device, size_t offset, size_t bytes)
 {
-    (void)arena;
-    if (user != td_recorder_now()) {
-        return; /* another thread's step */
-    }
-    td_trace *t = &((td_capture *)user)->trace;
+    td_trace *t = &of(r)->trace;
     if (t->count == t->capacity) {
         size_t capacity = t->capacity > 0 ? 2 * t->capacity : 256;
         td_trace_block *blocks = realloc(t->blocks, capacity * sizeof *blocks);
@@ -146,21 +142,14 @@ void td_capture_begin(td_capture *c, bool recording)
                                  .not_recordable = note,
                                  .numbers = numbers_of,
                                  .on_device = on_device,
-                                 .check_indices = check_indices };
-    c->memory = (td_step_observer){ .taken = taken, .user = c };
+                                 .check_indices = check_indices,
+                                 .taken = taken };
     c->trace.count = 0;
     c->note[0] = '\0';
     c->numbers_used = 0;
     c->fill_count = 0;
     c->check_count = 0;
     td_recorder_set(&c->recorder);
-    td_observe_steps(&c->memory);
-}
-
-void td_capture_end(td_capture *c)
-{
-    td_ignore_steps(&c->memory);
-    td_recorder_set(NULL);
 }
 
 /* ---- comparing two steps ---- */

@@ -37,7 +37,6 @@ typedef struct td_capture_check {
 
 typedef struct td_capture {
     td_recorder recorder; /* first: the two pointers are the same */
-    td_step_observer memory;
     td_device device;
     td_trace trace;
     char note[256]; /* why the step cannot be captured; "": it can */
@@ -57,9 +56,9 @@ typedef struct td_capture {
 td_status td_capture_open(td_capture *c, td_device device, double *faults);
 void td_capture_close(td_capture *c);
 
-/* What the thread does from now on belongs to c, anew; and no longer. */
+/* Begins a warm-up or a recording: c becomes the thread's recorder, and what c has noted before is
+ * forgotten. td_recorder_set(NULL) ends it. */
 void td_capture_begin(td_capture *c, bool recording);
-void td_capture_end(td_capture *c);
 
 /* Writes all numbers again, and sends them to the device. */
 void td_capture_fill_again(td_capture *c);

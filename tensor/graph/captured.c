@@ -3,6 +3,7 @@
 #include "tensor/backend.h"
 #include "tensor/graph/capture_state.h"
 #include "tensor/graph/captured_results.h"
+#include "tensor/hooks.h"
 #include "tensor/step.h"
 #include "tensor/storage.h"
 #include "tensor/extend.h"
@@ -231,7 +232,7 @@ static td_status warm_up(td_captured *c, form *f, td_tensor *const *inputs)
     }
     td_capture_begin(&f->capture, false);
     td_status status = call_in_step(c, inputs);
-    td_capture_end(&f->capture);
+    td_recorder_set(NULL);
     if (status == TD_OK) {
         judge(c, f);
     }
@@ -342,7 +343,7 @@ static td_status record_graph(td_captured *c, form *f)
     td_step_begin();
     td_status status = call_and_record(c, f);
     td_step_end();
-    td_capture_end(&f->capture);
+    td_recorder_set(NULL);
     if (f->graph != NULL && status != TD_OK) { /* a part of a step */
         c->graphs->free(device, f->graph);
         f->graph = NULL;
