@@ -22,14 +22,19 @@ enum { SIDE = 4, FEATURES = 9, HIDDEN = 8 };
 
 static const int64_t batches[2] = { CAPTURED_JOB_BATCH, CAPTURED_JOB_TAIL };
 
-/* Of pictures of SIDE, or of a loader's, which are brought down to it. */
-static td_module *new_net(bool pictures, bool loader)
+/* Of pictures of SIDE, or of a loader's, which are brought down to it, or of any size (maps). */
+static td_module *new_net(const captured_kind *kind)
 {
-    if (loader) {
+    if (kind->maps) {
+        return td_nn_sequential(td_nn_conv2d(3, 4, .kernel = 3, .padding = 1),
+                                td_nn_batch_norm2d(4), td_nn_relu(), td_nn_global_avg_pool2d(),
+                                td_nn_flatten(), td_nn_linear(4, CAPTURED_JOB_CLASSES));
+    }
+    if (kind->loader) {
         return td_nn_sequential(td_nn_conv2d(3, 4, .kernel = 8, .stride = 8), td_nn_batch_norm2d(4),
                                 td_nn_relu(), td_nn_flatten(), td_nn_linear(4 * SIDE * SIDE, 10));
     }
-    return pictures
+    return kind->pictures
                ? td_nn_sequential(td_nn_conv2d(3, 4, .kernel = 3, .padding = 1),
                                   td_nn_batch_norm2d(4), td_nn_relu(), td_nn_max_pool2d(2),
                                   td_nn_flatten(),
@@ -54,7 +59,8 @@ static td_optim *new_optim(captured_optim kind, td_params *params)
 
 static td_shape shape_of(const captured_job *job, int tail)
 {
-    return job->kind.pictures ? TD_SHAPE(batches[tail], 3, SIDE, SIDE)
+    int side = job->kind.maps && tail ? 1 : SIDE;
+    return job->kind.pictures ? TD_SHAPE(batches[tail], 3, side, side)
                               : TD_SHAPE(batches[tail], FEATURES);
 }
 
@@ -80,7 +86,7 @@ void captured_job_open(captured_job *job, captured_kind kind)
 {
     *job = (captured_job){ .kind = kind, .more_at = -1 };
     td_manual_seed(0);
-    job->net = new_net(kind.pictures, kind.loader);
+    job->net = new_net(&kind);
     assert_non_null(job->net);
     assert_int_equal(td_module_to(job->net, kind.device, TD_F32), TD_OK);
     if (kind.ddp) {

@@ -20,6 +20,7 @@ typedef struct captured_kind {
     captured_optim optim;
     bool pictures; /* a convolution with batch normalisation; otherwise Dropout and StochasticDepth
                     */
+    bool maps;     /* with pictures: smaller batches have pictures of one pixel */
     bool loader;   /* pictures come from a loader, of whose batches each fifth is a smaller one */
     bool ema;
     bool lookahead; /* whose slow weights are updated in each third step */

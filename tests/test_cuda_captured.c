@@ -156,6 +156,12 @@ static void test_other_shapes(void **state)
     assert_int_equal(figures.eager, 3 + 3);
     assert_int_equal(figures.recorded, 2);
     assert_int_equal(figures.replayed, STEPS - 8);
+    /* In pictures of one pixel most taps of a filter meet padding alone. */
+    captured_kind maps_kind = pictures_kind;
+    maps_kind.maps = true;
+    figures = compare(maps_kind, 2);
+    assert_int_equal(figures.recorded, 2);
+    assert_int_equal(figures.replayed, STEPS - 8);
 }
 
 /* The first, the last and those between are recorded for themselves, and so are smaller batches. */

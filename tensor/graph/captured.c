@@ -41,7 +41,6 @@ struct td_captured {
     td_results results;
     form forms[TD_CAPTURED_FORMS];
     int form_count;
-    const form *last; /* of the latest step; NULL: none, or of one that is not in forms */
     td_captured_stats stats;
     char why[640];
 };
@@ -69,7 +68,6 @@ static void free_forms(td_captured *c)
         free_form(c, &c->forms[i]);
     }
     c->form_count = 0;
-    c->last = NULL;
 }
 
 static int or_usual(int wanted, int usual)
@@ -384,35 +382,13 @@ static td_status replay(td_captured *c, form *f, td_tensor *const *inputs)
     return launch(c, f);
 }
 
-/* Whether b's batches differ from a's in more than their size. What is known about the gradients
- * from the latest step (which parts of a filter met only padding) is then another step's. */
-static bool other_maps(const form *a, const form *b)
-{
-    bool other = a->count != b->count;
-    for (int i = 0; i < a->count && !other; i++) {
-        const td_shape *x = &a->shape[i], *y = &b->shape[i];
-        other = x->ndim != y->ndim;
-        for (int d = 1; d < x->ndim && !other; d++) {
-            other = x->dim[d] != y->dim[d];
-        }
-    }
-    return other;
-}
-
-/* After a step of other maps one is done as ever before the recorded one is replayed. */
-static bool may_replay(const td_captured *c, const form *f)
-{
-    return f != NULL && f->graph != NULL && c->last != NULL &&
-           (c->last == f || !other_maps(c->last, f));
-}
-
 static readiness readiness_of(const td_captured *c, const form *f)
 {
     if (f == NULL || f->given_up) {
         return EAGER;
     }
     if (f->graph != NULL) {
-        return may_replay(c, f) ? REPLAY : EAGER;
+        return REPLAY;
     }
     bool ready = c->graphs != NULL && f->same && f->warmups >= c->options.warmups;
     return ready ? RECORD : WARM_UP;
@@ -443,7 +419,6 @@ td_status td_captured_run_kind(td_captured *c, int kind, td_tensor *const *input
     TD_TRY(form_of(c, kind, inputs, count, &f));
     TD_TRY(agree(c, f, readiness_of(c, f), &all));
     TD_TRY(step_as_agreed(c, f, all, inputs));
-    c->last = f;
     return td_results_post(&c->results, f);
 }
 
