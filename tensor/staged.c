@@ -93,14 +93,17 @@ void *td_stage_out(td_staged *s, td_tensor *t, td_layout layout, bool keep)
     return td_stage_out_as(s, t, layout, t ? t->dtype : TD_F32, keep);
 }
 
-void td_stage_end(td_staged *s)
+void td_stage_end_all(td_staged *const *list)
 {
-    if (!s->scratch) {
-        return;
+    for (; *list != NULL; list++) {
+        const td_staged *s = *list;
+        if (s->scratch == NULL) {
+            continue;
+        }
+        td_tensor *t = s->original;
+        if (s->is_output) {
+            td_kernels_of(td_device_of(t))->copy(t, &s->copy);
+        }
+        td_scratch_free(td_device_of(t), s->scratch);
     }
-    td_tensor *t = s->original;
-    if (s->is_output) {
-        td_kernels_of(td_device_of(t))->copy(t, &s->copy);
-    }
-    td_scratch_free(td_device_of(t), s->scratch);
 }

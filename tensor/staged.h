@@ -33,8 +33,10 @@ void *td_stage_out(td_staged *staged, td_tensor *t, td_layout layout, bool keep)
 /* The same as another dtype. */
 void *td_stage_out_as(td_staged *staged, td_tensor *t, td_layout layout, td_dtype dtype, bool keep);
 
-/* Writes an output's copy back and gives the scratch memory back. */
-void td_stage_end(td_staged *staged);
+/* td_stage_end(&sx, &sy) ends them in this order: writes an output's copy back, and gives the
+ * scratch memory back. */
+#define td_stage_end(...) td_stage_end_all((td_staged *const[]){ __VA_ARGS__, NULL })
+void td_stage_end_all(td_staged *const *list);
 
 /* A tensor header over plain dense memory, for as long as both of its parts live. */
 void td_wrap(td_tensor *t, td_storage *storage, void *data, td_shape shape, td_dtype dtype,

@@ -164,9 +164,7 @@ void td_cpu_batch_norm(const td_batch_norm_args *a)
     }
     td_scratch_free(device, mean);
     td_scratch_free(device, job.moments);
-    td_stage_end(&sy);
-    td_stage_end(&sadd);
-    td_stage_end(&sx);
+    td_stage_end(&sy, &sadd, &sx);
 }
 
 /* ---- group normalisation. An image in the CPU's layout is a matrix with a row per pixel and a
@@ -239,6 +237,5 @@ void td_cpu_group_norm(td_tensor *y, td_tensor *mean, td_tensor *inv_std, const 
     td_parallel_backwards(device, job.rows, job.chunk, normalize_range, &job);
     td_scratch_free(device, constants);
     td_scratch_free(device, job.moments);
-    td_stage_end(&sy);
-    td_stage_end(&sx);
+    td_stage_end(&sy, &sx);
 }

@@ -244,11 +244,7 @@ void td_cpu_batch_norm_grad(const td_batch_norm_grad_args *args)
         .add_dadd = args->accumulate_dadd,
     };
     run_grad(args, &job, td_device_of(x));
-    td_stage_end(&sdadd);
-    td_stage_end(&sdx);
-    td_stage_end(&sy);
-    td_stage_end(&sx);
-    td_stage_end(&sdy);
+    td_stage_end(&sdadd, &sdx, &sy, &sx, &sdy);
 }
 
 /* ---- group normalisation: as above, but with means over groups of columns ---- */
@@ -344,7 +340,5 @@ void td_cpu_group_norm_grad(td_tensor *dx, td_tensor *dweight, td_tensor *dbias,
     }
     td_scratch_free(device, job.sums);
     td_scratch_free(device, constants);
-    td_stage_end(&sdx);
-    td_stage_end(&sx);
-    td_stage_end(&sdy);
+    td_stage_end(&sdx, &sx, &sdy);
 }

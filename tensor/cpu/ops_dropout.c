@@ -53,6 +53,5 @@ void td_cpu_dropout(td_tensor *y, const td_tensor *x, double p, td_philox_key ke
     };
     int64_t n = td_numel(y);
     td_parallel(td_device_of(y), n, td_element_chunk(n), dropout_range, &job);
-    td_stage_end(&sy);
-    td_stage_end(&sx);
+    td_stage_end(&sy, &sx);
 }

@@ -42,9 +42,7 @@ void td_cpu_embedding(td_tensor *y, const td_tensor *table, const td_tensor *ind
     };
     int64_t count = td_numel(index);
     td_parallel(td_device_of(y), count, td_item_chunk(count, job.d), embedding_range, &job);
-    td_stage_end(&sy);
-    td_stage_end(&stable);
-    td_stage_end(&sindex);
+    td_stage_end(&sy, &stable, &sindex);
 }
 
 /* A strip of columns: all indices in order, so that sums do not depend on threads. */
@@ -77,9 +75,7 @@ void td_cpu_embedding_grad(td_tensor *dtable, const td_tensor *dy, const td_tens
     int64_t strips = (job.d + STRIP - 1) / STRIP;
     td_parallel(td_device_of(dy), strips, td_item_chunk(strips, STRIP * job.count),
                 embedding_grad_strips, &job);
-    td_stage_end(&sdtable);
-    td_stage_end(&sdy);
-    td_stage_end(&sindex);
+    td_stage_end(&sdtable, &sdy, &sindex);
 }
 
 /* ---- range checks ---- */
@@ -161,6 +157,5 @@ void td_cpu_count_top(td_tensor *count, const td_tensor *x, const td_tensor *lab
         found += is_in_top(values, x->dtype, i * classes, classes, wanted[i], k);
     }
     *(int64_t *)td_ptr(count) = found;
-    td_stage_end(&slabels);
-    td_stage_end(&sx);
+    td_stage_end(&slabels, &sx);
 }

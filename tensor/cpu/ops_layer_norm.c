@@ -58,10 +58,7 @@ void td_cpu_layer_norm(td_tensor *y, td_tensor *mean, td_tensor *inv_std, const 
     if (td_numel(x) > 0) {
         td_parallel(td_device_of(x), rows, td_item_chunk(rows, job.d), layer_norm_range, &job);
     }
-    td_stage_end(&sb);
-    td_stage_end(&sw);
-    td_stage_end(&sx);
-    td_stage_end(&sy);
+    td_stage_end(&sb, &sw, &sx, &sy);
 }
 
 /* One block of GRAD_ROWS rows. */
@@ -128,8 +125,5 @@ void td_cpu_layer_norm_grad(td_tensor *dx, td_tensor *dweight, td_tensor *dbias,
         add_blocks(dbias, accumulate_dbias, job.partial + job.d, blocks, job.d);
         td_scratch_free(device, job.partial);
     }
-    td_stage_end(&sw);
-    td_stage_end(&sx);
-    td_stage_end(&sdy);
-    td_stage_end(&sdx);
+    td_stage_end(&sw, &sx, &sdy, &sdx);
 }

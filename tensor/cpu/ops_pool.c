@@ -254,9 +254,7 @@ void td_cpu_max_pool2d(td_tensor *y, td_tensor *index, const td_tensor *x,
     job.to = td_stage_out(&sy, y, TD_IMAGE, false);
     job.index = td_stage_out(&sindex, index, TD_IMAGE, false);
     run_pool(&job, td_device_of(y), max_pool_range);
-    td_stage_end(&sindex);
-    td_stage_end(&sy);
-    td_stage_end(&sx);
+    td_stage_end(&sindex, &sy, &sx);
 }
 
 void td_cpu_max_pool2d_grad(td_tensor *dx, const td_tensor *dy, const td_tensor *index,
@@ -270,9 +268,7 @@ void td_cpu_max_pool2d_grad(td_tensor *dx, const td_tensor *dy, const td_tensor 
     job.index = td_ptr(sindex.tensor);
     job.accumulate = accumulate;
     run_pool(&job, td_device_of(dx), max_pool_grad_range);
-    td_stage_end(&sindex);
-    td_stage_end(&sdx);
-    td_stage_end(&sdy);
+    td_stage_end(&sindex, &sdx, &sdy);
 }
 
 void td_cpu_avg_pool2d(td_tensor *y, const td_tensor *x, const td_pool2d_params *params)
@@ -282,8 +278,7 @@ void td_cpu_avg_pool2d(td_tensor *y, const td_tensor *x, const td_pool2d_params 
     job.from = td_stage_in(&sx, x, TD_IMAGE);
     job.to = td_stage_out(&sy, y, TD_IMAGE, false);
     run_pool(&job, td_device_of(y), avg_pool_range);
-    td_stage_end(&sy);
-    td_stage_end(&sx);
+    td_stage_end(&sy, &sx);
 }
 
 void td_cpu_avg_pool2d_grad(td_tensor *dx, const td_tensor *dy, const td_pool2d_params *params,
@@ -295,8 +290,7 @@ void td_cpu_avg_pool2d_grad(td_tensor *dx, const td_tensor *dy, const td_pool2d_
     job.to = td_stage_out(&sdx, dx, TD_IMAGE, accumulate);
     job.accumulate = accumulate;
     run_pool(&job, td_device_of(dx), avg_pool_range);
-    td_stage_end(&sdx);
-    td_stage_end(&sdy);
+    td_stage_end(&sdx, &sdy);
 }
 
 /* ---- with batch normalisation ---- */
@@ -320,8 +314,7 @@ void td_pool_normalized(td_tensor *y, td_tensor *index, const td_tensor *x, cons
     job.constants = constants;
     job.piece = row_piece(PIECE, job.channels);
     run_pool(&job, td_device_of(y), max_pool_range);
-    td_stage_end(&sindex);
-    td_stage_end(&sy);
+    td_stage_end(&sindex, &sy);
 }
 
 void td_pool_grad_and_sums(void *g, const td_tensor *dy, const td_tensor *index, const td_tensor *x,
@@ -350,6 +343,5 @@ void td_pool_grad_and_sums(void *g, const td_tensor *dy, const td_tensor *index,
         }
     }
     td_scratch_free(device, job.sums);
-    td_stage_end(&sindex);
-    td_stage_end(&sdy);
+    td_stage_end(&sindex, &sdy);
 }

@@ -186,10 +186,7 @@ void td_cpu_matmul(td_tensor *c, const td_tensor *a, const td_tensor *b, const t
     }
     const void *add = td_stage_in_as(&shift, bias, TD_ROW_MAJOR, g.bf16 ? TD_F32 : g.dtype);
     multiply_batches(g, to, left, right, add, accumulate);
-    td_stage_end(&shift);
-    td_stage_end(&sb);
-    td_stage_end(&sa);
-    td_stage_end(&sc);
+    td_stage_end(&shift, &sb, &sa, &sc);
 }
 
 /* ---- convolutions ---- */
@@ -269,10 +266,7 @@ void td_cpu_conv2d(td_tensor *y, const td_tensor *x, const td_tensor *w, const t
                                                  .w = filter,
                                                  .y = to,
                                                  .bias = shift });
-    td_stage_end(&sy);
-    td_stage_end(&sb);
-    td_stage_end(&sw);
-    td_stage_end(&sx);
+    td_stage_end(&sy, &sb, &sw, &sx);
 }
 
 void td_cpu_conv2d_grad_input(td_tensor *dx, const td_tensor *dy, const td_tensor *w,
@@ -289,9 +283,7 @@ void td_cpu_conv2d_grad_input(td_tensor *dx, const td_tensor *dy, const td_tenso
                                                   .w = filter,
                                                   .y = from,
                                                   .accumulate = accumulate });
-    td_stage_end(&sdx);
-    td_stage_end(&sw);
-    td_stage_end(&sdy);
+    td_stage_end(&sdx, &sw, &sdy);
 }
 
 void td_cpu_conv2d_grad_weight(td_tensor *dw, const td_tensor *dy, const td_tensor *x,
@@ -308,7 +300,5 @@ void td_cpu_conv2d_grad_weight(td_tensor *dw, const td_tensor *dy, const td_tens
                                                   .w = to,
                                                   .y = from,
                                                   .accumulate = accumulate });
-    td_stage_end(&sdw);
-    td_stage_end(&sx);
-    td_stage_end(&sdy);
+    td_stage_end(&sdw, &sx, &sdy);
 }

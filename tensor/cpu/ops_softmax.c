@@ -84,8 +84,7 @@ void td_cpu_softmax_grad(td_tensor *dx, const td_tensor *dy, const td_tensor *y,
         .accumulate = accumulate,
     };
     run_softmax(&job, dx, dim, softmax_grad_range);
-    td_stage_end(&sy);
-    td_stage_end(&sdy);
+    td_stage_end(&sy, &sdy);
 }
 
 /* ---- cross-entropy ---- */
@@ -175,9 +174,9 @@ void td_cpu_cross_entropy(td_tensor *loss, td_tensor *total, td_tensor *log_p,
         .size = (int64_t)td_dtype_size(logits->dtype),
         .k = k,
         .in = td_stage_in(&in, logits, TD_ROW_MAJOR),
-        .out = log_p != NULL ? td_stage_out(&out, log_p, TD_ROW_MAJOR, false) : NULL,
+        .out = td_stage_out(&out, log_p, TD_ROW_MAJOR, false),
         .labels = td_stage_in(&label, labels, TD_ROW_MAJOR),
-        .weight = weight != NULL ? td_stage_in(&weights, weight, TD_ROW_MAJOR) : NULL,
+        .weight = td_stage_in(&weights, weight, TD_ROW_MAJOR),
         .params = params,
         .per_row = loss->ndim == 1,
         .losses = rows,
@@ -186,14 +185,7 @@ void td_cpu_cross_entropy(td_tensor *loss, td_tensor *total, td_tensor *log_p,
     td_parallel(device, n, td_item_chunk(n, k * EXP_COST), entropy_range, &job);
     store_losses(&job, n, loss, total);
     td_scratch_free(device, rows);
-    if (weight != NULL) {
-        td_stage_end(&weights);
-    }
-    td_stage_end(&label);
-    if (log_p != NULL) {
-        td_stage_end(&out);
-    }
-    td_stage_end(&in);
+    td_stage_end(&weights, &label, &out, &in);
 }
 
 void td_cpu_cross_entropy_grad(td_tensor *dlogits, const td_tensor *dloss, const td_tensor *total,
@@ -208,10 +200,10 @@ void td_cpu_cross_entropy_grad(td_tensor *dlogits, const td_tensor *dloss, const
         .loops = td_loops_of(dlogits->dtype),
         .size = (int64_t)td_dtype_size(dlogits->dtype),
         .k = k,
-        .in = log_p != NULL ? td_stage_in(&in, log_p, TD_ROW_MAJOR) : NULL,
+        .in = td_stage_in(&in, log_p, TD_ROW_MAJOR),
         .out = td_stage_out(&out, dlogits, TD_ROW_MAJOR, accumulate),
         .labels = td_stage_in(&label, labels, TD_ROW_MAJOR),
-        .weight = weight != NULL ? td_stage_in(&weights, weight, TD_ROW_MAJOR) : NULL,
+        .weight = td_stage_in(&weights, weight, TD_ROW_MAJOR),
         .params = params,
         .per_row = dloss->ndim == 1,
         .accumulate = accumulate,
@@ -220,12 +212,5 @@ void td_cpu_cross_entropy_grad(td_tensor *dlogits, const td_tensor *dloss, const
             params->sum || dloss->ndim == 1 ? 1.0 : 1.0 / td_load_element(td_ptr(total), TD_F64, 0),
     };
     td_parallel(device, n, td_item_chunk(n, k * EXP_COST), entropy_grad_range, &job);
-    if (weight != NULL) {
-        td_stage_end(&weights);
-    }
-    td_stage_end(&label);
-    td_stage_end(&out);
-    if (log_p != NULL) {
-        td_stage_end(&in);
-    }
+    td_stage_end(&weights, &label, &out, &in);
 }

@@ -49,8 +49,7 @@ bool td_cuda_tried(cudaError_t error);
 /* Waits for all that is on the compute stream. */
 void td_cuda_wait(td_cuda *gpu, const char *operation);
 
-/* Brings a few bytes (up to TD_CUDA_FETCH_MAX) from the device to the host: waits for them. */
-enum { TD_CUDA_FETCH_MAX = 256 };
+/* Copies bytes from the device to the host, and waits for them. */
 void td_cuda_fetch(td_device device, void *host, const void *memory, size_t bytes,
                    const char *operation);
 

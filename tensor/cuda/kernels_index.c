@@ -30,9 +30,7 @@ void td_cuda_embedding(td_tensor *y, const td_tensor *table, const td_tensor *in
     td_cuda_launch_embedding(to, from, (int)td_dtype_size(table->dtype), rows, td_numel(index),
                              table->shape[1], td_cuda_stream(y));
     td_cuda_launched("embedding");
-    td_stage_end(&sy);
-    td_stage_end(&stable);
-    td_stage_end(&sindex);
+    td_stage_end(&sy, &stable, &sindex);
 }
 
 void td_cuda_embedding_grad(td_tensor *dtable, const td_tensor *dy, const td_tensor *index,
@@ -50,9 +48,7 @@ void td_cuda_embedding_grad(td_tensor *dtable, const td_tensor *dy, const td_ten
                                       dtable->shape[1], td_cuda_stream(dtable));
         td_cuda_launched("embedding_grad");
     }
-    td_stage_end(&sdtable);
-    td_stage_end(&sdy);
-    td_stage_end(&sindex);
+    td_stage_end(&sdtable, &sdy, &sindex);
 }
 
 bool td_cuda_indices_in_range(const td_tensor *index, int64_t limit, int64_t *bad)
@@ -61,7 +57,6 @@ bool td_cuda_indices_in_range(const td_tensor *index, int64_t limit, int64_t *ba
     if (count == 0) {
         return true;
     }
-    _Static_assert(sizeof found <= TD_CUDA_FETCH_MAX, "brought in one go");
     td_device device = td_device_of(index);
     td_staged sindex;
     const int64_t *values = td_stage_in(&sindex, index, TD_ROW_MAJOR);
@@ -92,6 +87,5 @@ void td_cuda_count_top(td_tensor *count, const td_tensor *x, const td_tensor *la
                              td_cuda_stream(count));
     td_cuda_launched("count_top");
     td_scratch_free(device, places);
-    td_stage_end(&slabels);
-    td_stage_end(&sx);
+    td_stage_end(&slabels, &sx);
 }

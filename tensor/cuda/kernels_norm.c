@@ -105,10 +105,7 @@ void td_cuda_batch_norm(const td_batch_norm_args *a)
     normalize(a, &norm, y, index, x, add);
     td_cuda_launched("batch_norm");
     td_scratch_free(td_device_of(a->x), moments);
-    td_stage_end(&sindex);
-    td_stage_end(&sy);
-    td_stage_end(&sadd);
-    td_stage_end(&sx);
+    td_stage_end(&sindex, &sy, &sadd, &sx);
 }
 
 /* ---- the gradient ---- */
@@ -145,8 +142,7 @@ static void *gather_pooled(const td_batch_norm_grad_args *a, td_cuda_norm_grad *
     }
     td_cuda_pool pool = td_cuda_pool_of(a->x, a->dy, a->max_pool);
     td_cuda_launch_max_pool_grad(&pool, g, dy, index, false, td_cuda_stream(a->x));
-    td_stage_end(&sindex);
-    td_stage_end(&sdy);
+    td_stage_end(&sindex, &sdy);
     grad->dy = g;
     return scratch;
 }
@@ -213,9 +209,5 @@ void td_cuda_batch_norm_grad(const td_batch_norm_grad_args *a)
         .accumulate_dbias = a->accumulate_dbias,
     };
     run_grad(a, &grad);
-    td_stage_end(&sdadd);
-    td_stage_end(&sdx);
-    td_stage_end(&sy);
-    td_stage_end(&sx);
-    td_stage_end(&sdy);
+    td_stage_end(&sdadd, &sdx, &sy, &sx, &sdy);
 }

@@ -31,9 +31,7 @@ void td_cuda_max_pool2d(td_tensor *y, td_tensor *index, const td_tensor *x,
     uint8_t *where = td_stage_out(&sindex, index, TD_IMAGE, false);
     td_cuda_launch_max_pool(&pool, to, where, from, td_cuda_stream(y));
     td_cuda_launched("max_pool2d");
-    td_stage_end(&sindex);
-    td_stage_end(&sy);
-    td_stage_end(&sx);
+    td_stage_end(&sindex, &sy, &sx);
 }
 
 void td_cuda_max_pool2d_grad(td_tensor *dx, const td_tensor *dy, const td_tensor *index,
@@ -49,9 +47,7 @@ void td_cuda_max_pool2d_grad(td_tensor *dx, const td_tensor *dy, const td_tensor
     void *to = td_stage_out(&sdx, dx, TD_IMAGE, accumulate);
     td_cuda_launch_max_pool_grad(&pool, to, from, where, accumulate, td_cuda_stream(dx));
     td_cuda_launched("max_pool2d_grad");
-    td_stage_end(&sdx);
-    td_stage_end(&sindex);
-    td_stage_end(&sdy);
+    td_stage_end(&sdx, &sindex, &sdy);
 }
 
 void td_cuda_avg_pool2d(td_tensor *y, const td_tensor *x, const td_pool2d_params *params)
@@ -65,8 +61,7 @@ void td_cuda_avg_pool2d(td_tensor *y, const td_tensor *x, const td_pool2d_params
     void *to = td_stage_out(&sy, y, TD_IMAGE, false);
     td_cuda_launch_avg_pool(&pool, to, from, td_cuda_stream(y));
     td_cuda_launched("avg_pool2d");
-    td_stage_end(&sy);
-    td_stage_end(&sx);
+    td_stage_end(&sy, &sx);
 }
 
 void td_cuda_avg_pool2d_grad(td_tensor *dx, const td_tensor *dy, const td_pool2d_params *params,
@@ -81,6 +76,5 @@ void td_cuda_avg_pool2d_grad(td_tensor *dx, const td_tensor *dy, const td_pool2d
     void *to = td_stage_out(&sdx, dx, TD_IMAGE, accumulate);
     td_cuda_launch_avg_pool_grad(&pool, to, from, accumulate, td_cuda_stream(dx));
     td_cuda_launched("avg_pool2d_grad");
-    td_stage_end(&sdx);
-    td_stage_end(&sdy);
+    td_stage_end(&sdx, &sdy);
 }

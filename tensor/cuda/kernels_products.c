@@ -166,9 +166,7 @@ void td_cuda_conv2d(td_tensor *y, const td_tensor *x, const td_tensor *w, const 
             (void)td_cuda_vendor_conv(device, &conv, from, filter, to, NULL);
         }
         end_result(&sy);
-        td_stage_end(&sb);
-        td_stage_end(&sw);
-        td_stage_end(&sx);
+        td_stage_end(&sb, &sw, &sx);
         if (apart) {
             add_bias(y, bias, 1);
         }
@@ -191,8 +189,7 @@ static void conv_gradient(td_cuda_conv conv, td_tensor *out, const td_tensor *dy
     (void)td_cuda_vendor_conv(td_device_of(out), &conv, for_input ? to : by, for_input ? by : to,
                               from, NULL);
     end_result(&r);
-    td_stage_end(&sother);
-    td_stage_end(&sdy);
+    td_stage_end(&sother, &sdy);
 }
 
 void td_cuda_conv2d_grad_input(td_tensor *dx, const td_tensor *dy, const td_tensor *w,
@@ -385,8 +382,5 @@ void td_cuda_matmul(td_tensor *c, const td_tensor *a, const td_tensor *b, const 
         (void)multiply(to, left, right, NULL, product);
         add_bias(to, bias, to->ndim - 1);
     }
-    td_stage_end(&shift);
-    td_stage_end(&sb);
-    td_stage_end(&sa);
-    td_stage_end(&sc);
+    td_stage_end(&shift, &sb, &sa, &sc);
 }

@@ -32,10 +32,7 @@ static void normalise(const char *name, td_cuda_groups groups, td_tensor *y, td_
     td_cuda_launch_layer_norm(x->dtype, rows, td_numel(x) / rows, groups, to, td_ptr(mean),
                               td_ptr(inv_std), from, scale, shift, eps, td_cuda_stream(x));
     td_cuda_launched(name);
-    td_stage_end(&sy);
-    td_stage_end(&sb);
-    td_stage_end(&sw);
-    td_stage_end(&sx);
+    td_stage_end(&sy, &sb, &sw, &sx);
 }
 
 void td_cuda_layer_norm(td_tensor *y, td_tensor *mean, td_tensor *inv_std, const td_tensor *x,
@@ -93,10 +90,7 @@ static void normalise_grad(const char *name, td_cuda_groups groups, td_tensor *d
         td_cuda_fill(dbias, 0.0);
     }
     td_cuda_launched(name);
-    td_stage_end(&sdx);
-    td_stage_end(&sw);
-    td_stage_end(&sdy);
-    td_stage_end(&sx);
+    td_stage_end(&sdx, &sw, &sdy, &sx);
 }
 
 void td_cuda_layer_norm_grad(td_tensor *dx, td_tensor *dweight, td_tensor *dbias,
@@ -157,8 +151,7 @@ void td_cuda_softmax_grad(td_tensor *dx, const td_tensor *dy, const td_tensor *y
     td_cuda_launch_softmax_grad(dx->dtype, c.outer, c.d, c.inner, td_ptr(dx), gradient, from, log,
                                 accumulate, td_cuda_stream(dx));
     td_cuda_launched("softmax_grad");
-    td_stage_end(&sy);
-    td_stage_end(&sdy);
+    td_stage_end(&sy, &sdy);
 }
 
 /* ---- cross-entropy ---- */
@@ -183,23 +176,15 @@ void td_cuda_cross_entropy(td_tensor *loss, td_tensor *total, td_tensor *log_p,
     td_cuda_entropy e = entropy_of(logits, loss, total, params);
     const void *from = td_stage_in(&in, logits, TD_ROW_MAJOR);
     e.labels = td_stage_in(&label, labels, TD_ROW_MAJOR);
-    e.weight = weight != NULL ? td_stage_in(&weights, weight, TD_ROW_MAJOR) : NULL;
-    void *to = log_p != NULL ? td_stage_out(&out, log_p, TD_ROW_MAJOR, false) : NULL;
+    e.weight = td_stage_in(&weights, weight, TD_ROW_MAJOR);
+    void *to = td_stage_out(&out, log_p, TD_ROW_MAJOR, false);
     void *result = td_stage_out(&row, loss, TD_ROW_MAJOR, false);
     double *losses = td_scratch(device, (2 * (size_t)e.rows + 1) * sizeof *losses);
     td_cuda_launch_cross_entropy(logits->dtype, &e, result, losses, to, from,
                                  td_cuda_stream(logits));
     td_cuda_launched("cross_entropy");
     td_scratch_free(device, losses);
-    td_stage_end(&row);
-    if (log_p != NULL) {
-        td_stage_end(&out);
-    }
-    if (weight != NULL) {
-        td_stage_end(&weights);
-    }
-    td_stage_end(&label);
-    td_stage_end(&in);
+    td_stage_end(&row, &out, &weights, &label, &in);
 }
 
 void td_cuda_cross_entropy_grad(td_tensor *dlogits, const td_tensor *dloss, const td_tensor *total,
@@ -213,10 +198,10 @@ void td_cuda_cross_entropy_grad(td_tensor *dlogits, const td_tensor *dloss, cons
     td_device device = td_device_of(dlogits);
     td_staged in, out, label, weights, row;
     td_cuda_entropy e = entropy_of(dlogits, dloss, total, params);
-    const void *from = log_p != NULL ? td_stage_in(&in, log_p, TD_ROW_MAJOR) : NULL;
+    const void *from = td_stage_in(&in, log_p, TD_ROW_MAJOR);
     const void *gradient = td_stage_in(&row, dloss, TD_ROW_MAJOR);
     e.labels = td_stage_in(&label, labels, TD_ROW_MAJOR);
-    e.weight = weight != NULL ? td_stage_in(&weights, weight, TD_ROW_MAJOR) : NULL;
+    e.weight = td_stage_in(&weights, weight, TD_ROW_MAJOR);
     void *to = td_stage_out(&out, dlogits, TD_ROW_MAJOR, accumulate);
     bool sums = weight != NULL && params->smoothing != 0.0;
     double *sum = sums ? td_scratch(device, sizeof *sum) : NULL;
@@ -226,13 +211,5 @@ void td_cuda_cross_entropy_grad(td_tensor *dlogits, const td_tensor *dloss, cons
     if (sums) {
         td_scratch_free(device, sum);
     }
-    td_stage_end(&out);
-    if (weight != NULL) {
-        td_stage_end(&weights);
-    }
-    td_stage_end(&label);
-    td_stage_end(&row);
-    if (log_p != NULL) {
-        td_stage_end(&in);
-    }
+    td_stage_end(&out, &weights, &label, &row, &in);
 }

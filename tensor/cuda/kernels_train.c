@@ -38,8 +38,7 @@ void td_cuda_dropout(td_tensor *y, const td_tensor *x, double p, td_philox_key k
     };
     td_cuda_launch_dropout(y->dtype, td_numel(y), to, from, &draw, td_cuda_stream(y));
     td_cuda_launched("dropout");
-    td_stage_end(&sy);
-    td_stage_end(&sx);
+    td_stage_end(&sy, &sx);
 }
 
 /* Where the passes below write param in 16 bits, too; they are its only writers since the write was
