@@ -1,5 +1,5 @@
-/* For .cu files: what elements are computed in, the functions of tensor/formulas.h, several
- * elements at once, and sums over warps and blocks in a fixed order. */
+/* For .cu files: the functions of tensor/formulas.h, several elements at once, and sums over warps
+ * and blocks in a fixed order. */
 #ifndef TD_TENSOR_CUDA_COMPUTE_CUH
 #define TD_TENSOR_CUDA_COMPUTE_CUH
 
@@ -7,56 +7,6 @@
 #include "tensor/formulas.h"
 
 #include <math.h>
-
-#define TD_HD __host__ __device__ static inline
-
-/* Runs DO(type) for the C++ type of a float dtype. */
-#define TD_CUDA_FOR_FLOAT(dtype, DO)                                                               \
-    switch (dtype) {                                                                               \
-        TD_CUDA_FLOAT_CASES(DO)                                                                    \
-    default:                                                                                       \
-        break;                                                                                     \
-    }
-
-/* Bytes of an element. */
-TD_HD size_t td_cuda_dtype_size(td_dtype dtype)
-{
-    size_t size = 0;
-#define SIZE(S) size = sizeof(S)
-    TD_CUDA_FOR_DTYPE(dtype, SIZE)
-#undef SIZE
-    return size;
-}
-
-/* The type that elements of type S are computed in. */
-template <class S> struct td_computed {
-    typedef float type;
-};
-template <> struct td_computed<double> {
-    typedef double type;
-};
-
-/* From memory and back. */
-TD_HD float td_get(float x)
-{
-    return x;
-}
-TD_HD double td_get(double x)
-{
-    return x;
-}
-TD_HD float td_get(__nv_bfloat16 x)
-{
-    return __bfloat162float(x);
-}
-TD_HD float td_get(__half x)
-{
-    return __half2float(x);
-}
-template <class S, class T> TD_HD S td_put(T value)
-{
-    return td_cuda_store<S>::from(value);
-}
 
 /* ---- tensor/formulas.h's and elementwise.def's functions ---- */
 

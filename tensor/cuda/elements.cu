@@ -246,7 +246,7 @@ __global__ void compare(int op, td_cuda_walk walk, uint8_t *y, const S *a, const
     for (int64_t i = TD_WALK_BEGIN; i < walk.count; i += TD_WALK_STEP) {
         int64_t place[3];
         td_cuda_places<3>(walk, i, place);
-        y[place[0]] = compared(op, td_cuda_wide(a[place[1]]), td_cuda_wide(b[place[2]]));
+        y[place[0]] = compared(op, td_get(a[place[1]]), td_get(b[place[2]]));
     }
 }
 
@@ -351,7 +351,7 @@ extern "C" void td_cuda_launch_axpy(td_dtype dtype, void *y, double alpha, const
         return;
     }
 #undef LAUNCH
-    uint64_t factor = (uint64_t)td_cuda_store<int64_t>::from(alpha);
+    uint64_t factor = (uint64_t)td_put<int64_t>(alpha);
     unsigned blocks = td_blocks(walk.count, TD_CUDA_THREADS, TD_CUDA_MOST_BLOCKS);
 #define LAUNCH(I)                                                                                  \
     TD_LAUNCH((axpy_integers<I>), blocks, TD_CUDA_THREADS, stream, walk, (I *)y, factor,           \

@@ -1,5 +1,5 @@
-/* Kernels that find, check or follow indices: argmax and its gradient, embedding and its gradient,
- * range checks. */
+/* Kernels that find, check or follow indices: argmax, embedding and its gradient, range checks,
+ * hits of top k. */
 #include "tensor/cuda/compute.cuh"
 #include "tensor/cuda/launch_index.h"
 
@@ -9,19 +9,6 @@ static unsigned blocks_for(int64_t count)
 }
 
 /* ---- argmax ---- */
-
-TD_HD int64_t td_get(int64_t x)
-{
-    return x;
-}
-TD_HD int32_t td_get(int32_t x)
-{
-    return x;
-}
-TD_HD int32_t td_get(uint8_t x)
-{
-    return x;
-}
 
 /* Whether (value, at) comes before (best, place): larger, or NaN, or as large and earlier. */
 template <class T>

@@ -1,4 +1,4 @@
-/* optim.cu, random.cu, pictures.cu: optimizers, dropout, pictures from bytes. */
+/* optim.cu, random.cu, images.cu: optimizers, dropout, pictures from bytes. */
 #ifndef TD_TENSOR_CUDA_LAUNCH_TRAIN_H
 #define TD_TENSOR_CUDA_LAUNCH_TRAIN_H
 

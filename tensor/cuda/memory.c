@@ -19,7 +19,6 @@ enum { BUCKETS = 1024 };
 static struct heap {
     block *used[BUCKETS];
     block *kept;
-    size_t kept_bytes;
 } heaps[TD_MAX_DEVICES];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -35,7 +34,6 @@ static block *take_kept(struct heap *heap, size_t bytes)
         block *found = *link;
         if (found->bytes == bytes) {
             *link = found->next;
-            heap->kept_bytes -= bytes;
             return found;
         }
     }
@@ -50,7 +48,6 @@ static void release_kept(struct heap *heap)
         td_cuda_must(cudaFree(b->memory), "giving memory back");
         free(b);
     }
-    heap->kept_bytes = 0;
 }
 
 /* false: there is not as much. Other failures are fatal, and named. */
@@ -148,6 +145,5 @@ void td_cuda_give(td_device device, void *memory)
     *link = b->next;
     b->next = heap->kept;
     heap->kept = b;
-    heap->kept_bytes += b->bytes;
     pthread_mutex_unlock(&lock);
 }

@@ -47,7 +47,7 @@ extern "C" void td_cuda_launch_fill(void *y, td_dtype dtype, double value, td_cu
     uint64_t bits = 0;
 #define STORE(S)                                                                                   \
     {                                                                                              \
-        S rounded = td_cuda_convert<S>(value);                                                     \
+        S rounded = td_put<S>(value);                                                              \
         memcpy(&bits, &rounded, sizeof rounded);                                                   \
     }
     TD_CUDA_FOR_DTYPE(dtype, STORE)
@@ -271,10 +271,10 @@ __global__ void convert_any(void *y, td_dtype y_dtype, const void *x, td_dtype x
         int64_t place[2];
         td_cuda_places<2>(walk, i, place);
         double value = 0;
-#define LOAD(X) value = (double)td_cuda_wide(((const X *)x)[place[1]])
+#define LOAD(X) value = (double)td_get(((const X *)x)[place[1]])
         TD_CUDA_FOR_DTYPE(x_dtype, LOAD)
 #undef LOAD
-#define STORE(Y) ((Y *)y)[place[0]] = td_cuda_convert<Y>(value)
+#define STORE(Y) ((Y *)y)[place[0]] = td_put<Y>(value)
         TD_CUDA_FOR_DTYPE(y_dtype, STORE)
 #undef STORE
     }

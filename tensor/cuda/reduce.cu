@@ -25,7 +25,7 @@ __device__ static inline void write_output(const td_cuda_reduce_job &job, int64_
 #define STORE(S)                                                                                   \
     {                                                                                              \
         S *y = (S *)job.y + place[0];                                                              \
-        *y = td_cuda_convert<S>(job.accumulate ? value + (double)td_get(*y) : value);              \
+        *y = td_put<S>(job.accumulate ? value + (double)td_get(*y) : value);                       \
     }
     TD_CUDA_FOR_FLOAT(job.y_dtype, STORE)
 #undef STORE
