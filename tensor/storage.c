@@ -35,74 +35,59 @@ static void give_block(void *block, td_device device)
     }
 }
 
-/* The CPU's memory whose block, for free, begins at `block`. */
-static td_storage *persistent(void *block, void *data, size_t bytes, td_device device)
+/* The host's memory, zeroed or undefined: where its block begins, which is for free, and where data
+ * may begin. calloc does not align, but large memory that it gives costs nothing where it is never
+ * written. */
+static void *take_host_block(size_t bytes, bool zeroed, void **data)
 {
+    /* An empty tensor has an address as well. */
+    size_t rounded = bytes == 0 ? TD_ALIGNMENT : (bytes + TD_ALIGNMENT - 1) & -(size_t)TD_ALIGNMENT;
+    size_t room = zeroed ? rounded + TD_ALIGNMENT : rounded;
+    char *block = room < bytes ? NULL
+                  : zeroed     ? calloc(1, room)
+                               : aligned_alloc(TD_ALIGNMENT, room);
+    if (block != NULL) {
+        *data = block + (TD_ALIGNMENT - (uintptr_t)block % TD_ALIGNMENT) % TD_ALIGNMENT;
+    }
+    return block;
+}
+
+static void *take_block(size_t bytes, td_device device, bool zeroed, void **data)
+{
+    const td_backend *backend = td_backend_of(device);
+    if (backend == NULL) {
+        void *block = take_host_block(bytes, zeroed, data);
+        if (block == NULL) {
+            td_fail(TD_E_NOMEM,
+                    "out of memory: %s on %s could not be had; close other programs, or use fewer "
+                    "or smaller tensors",
+                    td_describe_bytes(bytes), td_device_name(device));
+        }
+        return block;
+    }
+    TD_REQUIRE(backend->open(device) == TD_OK, TD_NOWHERE, "%s", td_last_error());
+    *data = backend->take(device, bytes);
+    if (*data != NULL && zeroed && bytes > 0) {
+        backend->zero(device, *data, bytes);
+    }
+    return *data;
+}
+
+td_storage *td_storage_new(size_t bytes, td_device device, bool zeroed)
+{
+    td_require_device(device, TD_NOWHERE);
+    td_not_recordable("it makes a tensor that outlives it");
+    void *data, *block = take_block(bytes, device, zeroed, &data);
     if (block == NULL) {
-        td_fail(TD_E_NOMEM,
-                "out of memory: %s on %s could not be had; close other programs, or use "
-                "fewer or smaller tensors",
-                td_describe_bytes(bytes), td_device_name(device));
         return NULL;
     }
     td_storage *storage = new_storage(TD_STORAGE_PERSISTENT, data, bytes, device);
     if (storage == NULL) {
-        free(block);
+        give_block(block, device);
         return NULL;
     }
     storage->owner = block;
     return storage;
-}
-
-/* The same of a device that has memory of its own. */
-static td_storage *persistent_on(const td_backend *backend, size_t bytes, td_device device)
-{
-    TD_REQUIRE(backend->open(device) == TD_OK, TD_NOWHERE, "%s", td_last_error());
-    void *block = backend->take(device, bytes);
-    if (block == NULL) {
-        return NULL;
-    }
-    td_storage *storage = new_storage(TD_STORAGE_PERSISTENT, block, bytes, device);
-    if (storage == NULL) {
-        backend->give(device, block);
-        return NULL;
-    }
-    storage->owner = block;
-    return storage;
-}
-
-td_storage *td_storage_new(size_t bytes, td_device device)
-{
-    td_require_device(device, TD_NOWHERE);
-    td_not_recordable("it makes a tensor that outlives it");
-    const td_backend *backend = td_backend_of(device);
-    if (backend != NULL) {
-        return persistent_on(backend, bytes, device);
-    }
-    /* An empty tensor has an address as well. */
-    size_t rounded = bytes == 0 ? TD_ALIGNMENT : (bytes + TD_ALIGNMENT - 1) & -(size_t)TD_ALIGNMENT;
-    void *data = rounded < bytes ? NULL : aligned_alloc(TD_ALIGNMENT, rounded);
-    return persistent(data, data, bytes, device);
-}
-
-td_storage *td_storage_zeroed(size_t bytes, td_device device)
-{
-    td_require_device(device, TD_NOWHERE);
-    td_not_recordable("it makes a tensor that outlives it");
-    const td_backend *backend = td_backend_of(device);
-    if (backend != NULL) {
-        td_storage *storage = persistent_on(backend, bytes, device);
-        if (storage != NULL && bytes > 0) {
-            backend->zero(device, storage->data, bytes);
-        }
-        return storage;
-    }
-    size_t room = bytes + TD_ALIGNMENT;
-    char *block = room < bytes ? NULL : calloc(1, room), *data = block;
-    if (block != NULL) {
-        data += (TD_ALIGNMENT - (uintptr_t)block % TD_ALIGNMENT) % TD_ALIGNMENT;
-    }
-    return persistent(block, data, bytes, device);
 }
 
 td_storage *td_storage_borrow(void *data, size_t bytes, td_device device)

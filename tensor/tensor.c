@@ -54,7 +54,7 @@ static td_tensor *new_strided(td_shape shape, const int64_t *stride, td_dtype dt
     if (!count_bytes(shape, dtype, &bytes, at)) {
         return NULL;
     }
-    td_storage *storage = zeroed ? td_storage_zeroed(bytes, device) : td_storage_new(bytes, device);
+    td_storage *storage = td_storage_new(bytes, device, zeroed);
     if (storage == NULL) {
         td_fail_context(TD_E_NOMEM, "a tensor %s%s", td_dtype_name(dtype),
                         td_describe_shape(shape));
