@@ -1,20 +1,20 @@
-/* Which step runs on this thread, and which tensors are alive: those of that step and persistent
- * ones, as long as they have memory. For step.c. */
+/* Which step runs on this thread, and which tensors are alive, that is, can be read now: persistent
+ * tensors and those of the running step, as long as they have memory. For step.c. */
 #ifndef TD_TENSOR_ALIVE_H
 #define TD_TENSOR_ALIVE_H
 
 #include "tensor/tensor.h"
 
-/* Headers and tape nodes of a step are overwritten this many steps later. Until then a stale tensor
- * still has its name and its step's number, and can be reported. Three, because after three steps
- * nothing may grow any more. */
+/* Headers and tape nodes of a step are overwritten this many steps later. Until then a message can
+ * tell a stale tensor's name and step. (Each of the three sets grows in its own first step, so from
+ * the fourth step on nothing grows.) */
 enum { TD_STEP_ROTATION = 3 };
 
-/* A step begins on this thread; returns its number. It ends. */
-uint64_t td_step_enter(void);
-void td_step_leave(void);
+uint64_t td_step_enter(void); /* a step begins on this thread; returns its number */
+void td_step_leave(void);     /* it ends */
 
-/* As td_check_alive, but lets pass what a scope has released and backward still needs. */
+/* Like td_check_alive, but accepts tensors that a scope has released while backward still needs
+ * them. */
 void td_check_memory(const td_tensor *t, td_site at);
 
 #endif

@@ -31,12 +31,9 @@ enum {
     NOOK = 256 << 10,  /* bytes */
 };
 
-/* One stretch of the arena, taken or free. The table of blocks is in ascending order, without gaps,
- * from 0 to top; two free blocks are never neighbours, and the last block is never free.
- *
- * The first NOOK bytes are for small blocks, and end with a block that is always taken. A loss, or
- * a mean per channel, may live as long as the step, and would cut in two the memory in which large
- * tensors come and go. */
+/* A part of the arena, taken or free. The table of blocks is in ascending order, without gaps, from
+ * 0 to top; two free blocks are never neighbours, and the last block is never free. The nook, the
+ * first NOOK bytes, ends with a block that is always taken, so that no hole reaches out of it. */
 typedef struct block {
     size_t offset, bytes;
     bool taken;

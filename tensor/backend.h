@@ -1,5 +1,6 @@
-/* What a kind of device offers beside its kernels (tensor/kernels.h): being found, and memory that
- * the host cannot touch. The CPU needs none of this. Not for users. */
+/* What a type of device offers in addition to its kernels (tensor/kernels.h), if the host cannot
+ * touch the device's memory: how to open the device, its memory, copies, streams and graphs. GPUs
+ * have a backend (tensor/cuda/backend.c); CPUs need none. Not for users. */
 #ifndef TD_TENSOR_BACKEND_H
 #define TD_TENSOR_BACKEND_H
 
@@ -7,9 +8,10 @@
 
 #include <stddef.h>
 
-/* Streams and events of a device whose work goes on after a call has returned: what communication
- * needs so that it neither waits on the host nor makes the host wait. Handles are the device's own
- * (cudaStream_t, cudaEvent_t). Any thread. */
+/* Streams and events of a device whose work goes on after a call has returned. With them a
+ * collective can run after the kernels that write its tensors, and before those that read them,
+ * and the host waits for neither. Handles are the device's own (cudaStream_t, cudaEvent_t). Any
+ * thread may call these functions. */
 typedef struct td_streams {
     /* The stream on which all kernels of the device run. */
     void *(*compute)(td_device device);
@@ -17,66 +19,71 @@ typedef struct td_streams {
     void (*stream_free)(td_device device, void *stream);
     td_status (*event_new)(td_device device, void **event);
     void (*event_free)(td_device device, void *event);
-    /* The event stands for what the stream has been asked for so far. */
+    /* The event marks the end of all work that has been put on the stream so far. */
     td_status (*record)(td_device device, void *event, void *stream);
-    /* What the stream is asked for from now on waits for what the event stands for now. */
+    /* Work that is put on the stream from now on runs after the work that the event marks. */
     td_status (*wait)(td_device device, void *stream, void *event);
+    /* Whether the work that the event marks is done. Does not wait. */
     td_status (*reached)(td_device device, void *event, bool *reached);
-    /* An event that knows when the stream came to it; the seconds from one to another, both
-     * reached. For the rest it is as the others. */
+    /* An event that also keeps the time at which the stream reached it. between: the seconds from
+     * one such event to another, both of them reached. */
     td_status (*clock_new)(td_device device, void **event);
     td_status (*between)(td_device device, void *begin, void *end, double *seconds);
-    /* Bytes to the device, in the order of the stream; the host's may change at once. */
+    /* Copies bytes to the device, in the order of the stream. The host's bytes may change as soon
+     * as the call returns. */
     void (*upload)(td_device device, void *stream, void *memory, const void *host, size_t bytes);
-    /* Which device of this host it is: equal texts, the same device. */
+    /* A text that tells the devices of this host apart: equal texts mean the same device. */
     void (*place)(td_device device, char *text, size_t size);
 } td_streams;
 
-/* Recording the work of a device and doing it again, and what that needs beside. */
+/* Recording a device's work as a graph, and running the graph again and again (tensor/graph/). */
 typedef struct td_graphs {
-    /* What this thread asks of the device's compute stream from now on is noted, and not done.
-     * Memory, events and the host must be left alone. TD_E_DEVICE. */
+    /* From now on, work that this thread puts on the compute stream is recorded and does not run.
+     * Nobody may allocate the device's memory, wait for an event, or copy to the host. TD_E_DEVICE.
+     */
     td_status (*begin)(td_device device);
-    /* Ends the recording, in any case. TD_E_DEVICE: it cannot be replayed. */
+    /* Ends the recording, also after an error. TD_E_DEVICE: there is no graph. */
     td_status (*end)(td_device device, void **graph);
-    /* All of it once more, in the order of the device's work. */
+    /* Puts the graph's work on the compute stream. */
     td_status (*launch)(td_device device, void *graph);
     void (*free)(td_device device, void *graph);
 
-    /* Host memory that the device writes by itself; fetch does not wait. */
+    /* Pinned host memory, which the device can write while the host goes on. fetch copies to such
+     * memory and does not wait. */
     void *(*host_take)(td_device device, size_t bytes);
     void (*host_give)(td_device device, void *memory);
     void (*fetch)(td_device device, void *host, const void *memory, size_t bytes);
     td_status (*wait_event)(td_device device, void *event); /* the host waits */
 
-    /* Does not wait: if fault[0] is 0 and an element of index (i64) is outside of [0, limit),
-     * fault[0] becomes 1 + its place (row-major), and fault[1] the element. fault: on the device.
-     */
+    /* Checks index (i64) on the device; the host does not wait. If an element lies outside of
+     * [0, limit) and fault[0] is still 0, fault[0] becomes 1 + the element's place (row-major), and
+     * fault[1] the element. fault lies on the device. */
     void (*note_outside)(const td_tensor *index, int64_t limit, double *fault);
 } td_graphs;
 
 typedef struct td_backend {
-    /* Makes a device ready; otherwise td_last_error() says what is missing. Often called. */
+    /* Makes a device ready for use, unless it is ready already. On failure td_last_error() says
+     * what is missing. */
     td_status (*open)(td_device device);
     const char *(*title)(td_device device); /* "NVIDIA H200" */
     const td_kernels *(*kernels)(void);
 
-    /* Persistent memory, 256-byte aligned, contents undefined; NULL with td_last_error() when there
-     * is not enough. Work that still uses it may be under way when it is given back. */
+    /* Persistent memory, 256-byte aligned, contents undefined; NULL with td_last_error() when
+     * memory is short. Memory may be given back while work that uses it still runs. */
     void *(*take)(td_device device, size_t bytes);
     void (*give)(td_device device, void *memory);
 
-    /* All of these keep the order of the device's work; those that read into host memory wait. */
+    /* All of these run in the order of the device's work. download also waits for it. */
     void (*zero)(td_device device, void *memory, size_t bytes);
     void (*upload)(td_device device, void *memory, const void *host, size_t bytes);
     void (*download)(td_device device, void *host, const void *memory, size_t bytes);
     void (*move)(td_device to, void *memory, td_device from, const void *source, size_t bytes);
 
-    /* A stretch of addresses for step memory, *bytes long (0: what the device has in all; it is set
-     * to what there is). NULL with td_last_error(). */
+    /* A range of addresses for step memory, *bytes long. *bytes 0 stands for all memory of the
+     * device; *bytes becomes the length that was reserved. NULL with td_last_error(). */
     void *(*reserve)(td_device device, size_t *bytes);
-    /* Gives the stretch memory up to at least `bytes` from its start; returns how far it reaches
-     * now, which is less than that when memory is short. */
+    /* Maps memory to the first `bytes` of the range, at least. Returns how many bytes have memory
+     * now: fewer than `bytes` when memory is short. */
     size_t (*commit)(td_device device, void *stretch, size_t bytes);
     void (*release)(td_device device, void *stretch);
 
@@ -84,25 +91,27 @@ typedef struct td_backend {
     void (*wait)(td_device device);
 
     /* Opens a library of the device's vendor, as dlopen does: "NCCL", "libnccl.so.2". TD_E_DEVICE:
-     * what is missing and where it was looked for. */
+     * td_last_error() says what is missing, and which folders were searched. */
     td_status (*library)(const char *title, const char *file, void **library);
 
-    /* Checks, without waiting, that the elements of an index (i64) lie in [0, limit); if one does
-     * not, the next download is fatal, at `at`. op, what: literals. false: ask the kernels. */
+    /* Checks, without waiting, that the elements of an index (i64) lie in [0, limit). If one does
+     * not, the next download is a fatal error that blames `at`. op and what are literals. false:
+     * nothing was checked; use kernels->indices_in_range. */
     bool (*check_later)(const td_tensor *index, int64_t limit, const char *op, const char *what,
                         td_site at);
 
     const td_streams *streams;
-    const td_graphs *graphs; /* NULL: its work cannot be recorded */
+    const td_graphs *graphs; /* NULL: the device's work cannot be recorded */
 } td_backend;
 
 /* NULL for the CPU, and for devices that this build has no kernels for. */
 const td_backend *td_backend_of(td_device device);
 
-/* NULL: the device's calls return when their work is done, as the CPU's do. */
+/* NULL for devices whose calls return when their work is done, such as CPUs. */
 const td_streams *td_streams_of(td_device device);
 
-/* Plain bytes in a device's memory, in the order of its work; a download waits. */
+/* Copies of bytes in the memory of any device, in the order of its work; td_memory_download waits
+ * for the copy. */
 void td_memory_move(td_device device, void *to, const void *from, size_t bytes);
 void td_memory_download(td_device device, void *host, const void *memory, size_t bytes);
 void td_memory_upload(td_device device, void *memory, const void *host, size_t bytes);

@@ -1,6 +1,6 @@
-/* Bump memory for small things that end together: taken one behind the other, given back all at
- * once. Chunks are kept, so that a second round of the same takes calls no malloc and gets the same
- * addresses. */
+/* A bump allocator, for small objects that are all freed together: each allocation comes right
+ * after the one before, in chunks of 64 KiB. td_bump_reset keeps the chunks. So the same
+ * allocations after a reset need no malloc and get the same addresses. */
 #ifndef TD_TENSOR_BUMP_H
 #define TD_TENSOR_BUMP_H
 
@@ -14,10 +14,10 @@ typedef struct td_bump {
 /* Zeroed, 16-byte aligned memory. NULL when memory is short. */
 void *td_bump_take(td_bump *bump, size_t bytes);
 
-/* Gives everything back to the bump... */
+/* Frees all objects, and keeps the chunks for the next ones. */
 void td_bump_reset(td_bump *bump);
 
-/* ...and to the system. */
+/* Frees all objects and chunks. */
 void td_bump_free(td_bump *bump);
 
 #endif

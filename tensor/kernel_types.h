@@ -1,11 +1,12 @@
-/* What kernels are told beside tensors: plain data, which a device's own compiler can read, too. */
+/* The arguments of kernels that are not tensors: plain data, which nvcc can compile, too. */
 #ifndef TD_TENSOR_KERNEL_TYPES_H
 #define TD_TENSOR_KERNEL_TYPES_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What tensor/elementwise.def has: TD_UNARY_relu, TD_BINARY_add, TD_COMPARE_lt. */
+/* The operations of tensor/elementwise.def: TD_UNARY_relu, TD_BINARY_add, TD_COMPARE_lt; and of
+ * tensor/updates.def: TD_UPDATE_ADAM. */
 typedef enum td_unary_op {
 #define TD_UNARY(name, reads, value, slope) TD_UNARY_##name,
 #include "tensor/elementwise.def"
@@ -31,7 +32,7 @@ typedef enum td_compare_op {
     TD_COMPARE_COUNT
 } td_compare_op;
 
-/* Whether there is an operation of integers. */
+/* Whether the operation takes integers, too. */
 static inline bool td_binary_of_integers(td_binary_op op)
 {
     switch (op) {
@@ -43,25 +44,25 @@ static inline bool td_binary_of_integers(td_binary_op op)
     }
 }
 
-/* What batch normalisation does to its result in the same pass. */
+/* The function that batch normalisation applies to its result in the same pass. */
 typedef enum td_norm_activation {
-    TD_NORM_LINEAR, /* nothing */
+    TD_NORM_LINEAR, /* none */
     TD_NORM_RELU,
-    TD_NORM_GELU /* the exact one, of the result as its dtype holds it */
+    TD_NORM_GELU /* the exact gelu (by erf), of the result rounded to its dtype */
 } td_norm_activation;
 
 typedef enum td_reduce_op { TD_REDUCE_SUM, TD_REDUCE_MEAN, TD_REDUCE_MAX } td_reduce_op;
 
 typedef struct td_pool2d_params {
     int kernel[2], stride[2], pad[2];
-    bool ceil_mode;         /* for the caller, who knows y's size */
+    bool ceil_mode;         /* only the caller reads it, to find y's size */
     bool count_include_pad; /* average pooling: divide by the whole window (PyTorch's default) */
 } td_pool2d_params;
 
 /* Cross-entropy. */
 typedef struct td_entropy_params {
     double smoothing;
-    int64_t ignore; /* rows with this label do not count; TD_IGNORES_NONE */
+    int64_t ignore; /* rows with this label do not count; TD_IGNORES_NONE: all rows count */
     bool sum;       /* a scalar loss is the sum of the rows' instead of their mean */
 } td_entropy_params;
 #define TD_IGNORES_NONE INT64_MIN
@@ -69,55 +70,62 @@ typedef struct td_entropy_params {
 /* One slice of an optimizer's flat memory (nn/optim). */
 typedef struct td_optim_slice {
     int64_t begin, count;       /* elements of the state */
-    int64_t to_values;          /* elements from begin to the place of the values */
-    int64_t to_grads;           /* the same of the gradients */
-    bool skip;                  /* no gradient: leave parameter and state alone */
+    int64_t to_values;          /* element i of the state belongs to value i + to_values ... */
+    int64_t to_grads;           /* ... and to gradient i + to_grads */
+    bool skip;                  /* no gradient: parameter and state stay as they are */
     bool first;                 /* SGD: momentum starts as the gradient */
-    double lr, weight_decay;    /* all constants are rounded to the element type once, as PyTorch */
+    double lr, weight_decay;    /* each constant is rounded to the element type once, as PyTorch
+                                   does */
     double momentum, dampening; /* SGD */
     bool nesterov;
-    double beta1, beta2, eps; /* updates; momentum too */
-    int64_t step;             /* t: the number of this step, from 1 (0: it does not matter) */
+    double beta1, beta2, eps; /* for updates.def, which also reads momentum */
+    int64_t step;             /* t: the number of this step, from 1; 0: nothing depends on it */
     double bias1, bias2;      /* 1 - beta1^t, 1 - beta2^t */
     bool decoupled;           /* p *= 1 - lr*weight_decay first, as in AdamW; any optimizer */
-    uint64_t key; /* of packed state: what it is rounded by (td_philox_mixed_key, counter (step, */
-    int64_t element; /* e / 4), lane e % 4), e counting from `element`, a multiple of 16 */
 
-    /* NULL, or a loss scaler's numbers, in the device's memory: it finds out itself whether the
-     * step is skipped, and how many of the steps that `step` counts were skipped: those unseen,
-     * but for the first `unseen` (tensor/scaling.h). */
+    /* Packed state (tensor/packed.h) is rounded stochastically: element e, counted from `element`,
+     * a multiple of 16, draws Philox's word e % 4 of the counter (step, e / 4). key:
+     * td_philox_mixed_key. */
+    uint64_t key;
+    int64_t element;
+
+    /* NULL, or the numbers of a loss scaler in the device's memory. The device then decides whether
+     * this step is skipped. It also corrects `step`, which counts steps that the device skipped and
+     * the host has not seen: scale[TD_SCALE_UNSEEN] - unseen of them (tensor/scaling.h). */
     const double *scale;
     int64_t unseen;
-    double average; /* an average's decay, which grows to this with `step`; 0: lr is what it is */
+    double average; /* an average's decay, which grows to this value with `step`, and from which the
+                       device computes lr; 0: lr is given */
 } td_optim_slice;
 
 /* The numbers of a loss scaler. */
 enum {
-    TD_SCALE_FACTOR,  /* of the loss */
-    TD_SCALE_GOOD,    /* steps since it has changed */
-    TD_SCALE_SKIPS,   /* steps, ever */
-    TD_SCALE_OUTCOME, /* of the latest step, a td_scale_outcome */
-    TD_SCALE_UNSEEN,  /* steps that captured steps have skipped, which the host counts, ever */
+    TD_SCALE_FACTOR,  /* the loss is multiplied by it */
+    TD_SCALE_GOOD,    /* number of steps since the factor changed */
+    TD_SCALE_SKIPS,   /* number of all skipped steps */
+    TD_SCALE_OUTCOME, /* of the latest step: a td_scale_outcome */
+    TD_SCALE_UNSEEN,  /* number of skipped steps that the host has counted as taken, because they
+                         were captured steps */
     TD_SCALE_NUMBERS
 };
 typedef enum td_scale_outcome {
     TD_SCALE_TAKEN,
     TD_SCALE_SKIPPED, /* a gradient was not finite */
-    TD_SCALE_HOPELESS /* nor will one be: the factor was at its least already */
+    TD_SCALE_HOPELESS /* skipped although the factor was at its smallest already */
 } td_scale_outcome;
 
 /* How the factor changes. */
 typedef struct td_scale_rule {
     double growth, backoff, least, most;
     int64_t patience;
-    bool unseen; /* the host does not look at the outcome */
+    bool unseen; /* the host does not read the outcome: a captured step */
 } td_scale_rule;
 
-/* A picture and how it is cut: y[h][w] = picture[h + down][w + right], outside of the picture 0 (as
- * a byte) or, with reflect, what lies as far inside; then mirrored if flip. */
+/* How an image is cropped: y[h][w] = image[h + down][w + right]. Outside of the image the byte is
+ * 0, or, with reflect, that of the pixel as far inside from the edge. flip then mirrors y. */
 typedef struct td_picture_cut {
     int64_t picture;
-    int32_t down, right; /* reflect: by less than the picture's size */
+    int32_t down, right; /* with reflect: less than the image's height and width */
     int32_t label;
     bool flip, reflect;
 } td_picture_cut;

@@ -1,12 +1,13 @@
 /* The table of kernels that a device implements: the only door to cpu/ and cuda/.
  *
  * Contracts for all of them:
- *  - shapes, dtypes and devices have been checked by the caller (autograd/ops, nn/optim); outputs
- *    exist, have their final shape, and do not overlap inputs unless said so;
- *  - inputs may have any strides (0 in expanded dimensions); outputs are dense unless said so. The
- *    common cases (equal dense order, rows, the device's layouts) are the fast ones;
- *  - float kernels take f32 and f64, and bf16/f16 where it is said; accumulation is in the element
- *    type or wider; all tensors of a call have the same float dtype unless said so;
+ *  - the caller (autograd/ops, nn/optim) has checked shapes, dtypes and devices; outputs exist,
+ *    have their final shape, and do not overlap inputs, unless the kernel's comment allows it;
+ *  - inputs may have any strides (0 in expanded dimensions); outputs are dense, unless the comment
+ *    says otherwise. Equal dense order, rows and the device's layouts are the fast cases;
+ *  - float kernels take f32 and f64, and bf16 or f16 where the comment says so; sums are made in
+ *    the element type or a wider one; all float tensors of a call have the same dtype, unless the
+ *    comment says otherwise;
  *  - `accumulate` means y += result, otherwise y = result;
  *  - a kernel may take td_scratch memory and gives it back before it returns; it never keeps
  *    pointers; it never calls malloc inside a step;
@@ -27,45 +28,50 @@ typedef struct td_conv2d_params {
     td_math math;
 } td_conv2d_params;
 
-/* Batch normalisation over [N,C,...]: per channel, over all else. Optional add, and relu or gelu,
- * fused: y = act(x_hat * weight + bias [+ add]). x, add, y and their gradients are of one dtype:
- * f32, f64 or bf16; what is [C] is f64 beside f64, and otherwise f32 or, each as it likes, f64
- * (SyncBatchNorm's). Statistics are accumulated in double. */
+/* Batch normalisation over [N,C,...]: each channel has its own mean and variance, taken over all
+ * other dimensions. The kernel can also add a tensor and apply relu or gelu in the same pass:
+ *
+ *     x_hat = (x - mean) / sqrt(variance + eps)
+ *     y     = activation(x_hat * weight + bias [+ add])
+ *
+ * x, add, y and their gradients have one dtype: f32, f64 or bf16. Tensors [C] are f64 if x is f64;
+ * otherwise each of them is f32, or f64 for SyncBatchNorm. Sums are made in double. */
 typedef struct td_batch_norm_args {
     const td_tensor *x;             /* [N,C] or [N,C,H,W]; y may be x */
     const td_tensor *weight, *bias; /* [C]; NULL: 1 and 0 */
     const td_tensor *add;           /* like x, or NULL */
-    td_norm_activation activation;  /* gelu goes without add and max_pool */
+    td_norm_activation activation;  /* with gelu there is neither add nor max_pool */
     bool training;
     double eps, momentum;                  /* momentum: running = (1-m)*running + m*batch */
-    td_tensor *running_mean, *running_var; /* [C]; training: updated (variance over n-1) unless
-                                              NULL; evaluation: used */
-    td_tensor *mean, *inv_std;             /* [C], written: what was normalised with */
+    td_tensor *running_mean, *running_var; /* [C]; training updates them (variance over n-1)
+                                              unless NULL; evaluation normalises with them */
+    td_tensor *mean, *inv_std;             /* [C], written: mean and 1 / sqrt(variance + eps) */
     td_tensor *affine;                     /* [2,C] row-major or NULL, written: scale and shift of
                                               y = (x - mean) * scale + shift */
     td_tensor *y;                          /* like x; may be x itself in evaluation */
-    /* Not NULL: y is the largest of each window of that instead, with relu and without add. index
-     * as max_pool2d's, but 255 where y is 0 because of the relu; NULL: not wanted. */
+    /* If not NULL, the result above is max-pooled, and y holds the pooled images; activation is
+     * relu, and there is no add. index is as max_pool2d's, but 255 where relu made y 0; NULL: not
+     * wanted. */
     const td_pool2d_params *max_pool;
     td_tensor *index;
 } td_batch_norm_args;
 
 typedef struct td_batch_norm_grad_args {
     const td_tensor *dy, *x, *y; /* y: the forward's output; read only for relu's mask (y > 0) */
-    const td_tensor *affine; /* the forward's, if nothing was added: relu's mask and gelu's slope
-                                are then found from x, to the bit, and y is not read (it may be
-                                NULL); gelu needs it */
+    const td_tensor *affine; /* the forward's, if nothing was added; gelu needs it. With affine the
+                                kernel computes relu's mask and gelu's slope from x, with the
+                                forward's bits, and does not read y, which may be NULL */
     const td_tensor *weight, *mean, *inv_std;
     td_norm_activation activation;
     bool training;                          /* false: the statistics were constants */
     td_tensor *dx, *dweight, *dbias, *dadd; /* each may be NULL: not wanted */
     bool accumulate_dx, accumulate_dweight, accumulate_dbias, accumulate_dadd;
-    /* As in the forward: dy is then the pooled images'; relu's mask is in the index. */
+    /* As in the forward. dy is the gradient of the pooled images, and index holds relu's mask. */
     const td_pool2d_params *max_pool;
     const td_tensor *index;
 } td_batch_norm_grad_args;
 
-/* What a device can do at most. */
+/* The limits of a device, for the profiler. */
 typedef struct td_limits {
     double f32, f64; /* multiplications and additions a second, in registers */
     double memory;   /* bytes a second, read and written in place, of memory outside of caches */
@@ -82,12 +88,12 @@ typedef struct td_kernels {
     td_status (*measure_limits)(td_device device, td_limits *limits);
 } td_kernels;
 
-/* The table of a device. An unknown or absent device is a programming mistake by now
- * (td_device_parse has refused it). */
+/* The table of a device. A device that this build does not have is a fatal error: td_device_parse
+ * has refused it before. */
 const td_kernels *td_kernels_of(td_device device);
 
-/* An observer's table in front of the device's own, for all calls of td_kernels_of from now on;
- * NULL: none. */
+/* Sets a function that replaces the tables that td_kernels_of returns, by tables that tell an
+ * observer and then call the device's own. NULL: none. */
 typedef const td_kernels *(*td_kernels_wrap)(td_device device, const td_kernels *own);
 void td_kernels_set_wrap(td_kernels_wrap wrap);
 

@@ -1,13 +1,21 @@
-/* Tensors as a kernel of any device wants them: in a given layout, dense. A tensor that is not gets
- * a copy in scratch memory for the time of the call, so that each kernel is written for one layout
- * only. The same goes for dtypes. */
+/* Operands of a kernel, brought into the layout and dtype that the kernel is written for. If a
+ * tensor is dense in that layout and has that dtype, the kernel works on the tensor itself.
+ * Otherwise it works on a copy in scratch memory, until td_stage_end.
+ *
+ *     td_staged sy, sx;
+ *     const float *from = td_stage_in(&sx, x, TD_IMAGE);
+ *     float *to = td_stage_out(&sy, y, TD_IMAGE, accumulate);
+ *     ... compute `to` from `from` ...
+ *     td_stage_end(&sy, &sx);
+ *
+ * A NULL tensor is fine in all functions but td_stage_copy and td_stage_in_like, and gives NULL. */
 #ifndef TD_TENSOR_STAGED_H
 #define TD_TENSOR_STAGED_H
 
 #include "tensor/tensor.h"
 
 typedef struct td_staged {
-    td_tensor *tensor; /* what the kernel works on: the caller's tensor or `copy`; NULL: none */
+    td_tensor *tensor; /* the caller's tensor or `copy`, on which the kernel works; NULL: none */
     td_tensor *original;
     td_tensor copy;
     td_storage storage;
@@ -15,30 +23,31 @@ typedef struct td_staged {
     bool is_output;
 } td_staged;
 
-/* To read t. NULL is fine. Returns its data. */
+/* For reading t. Returns the address of the first element, as the other functions do. */
 const void *td_stage_in(td_staged *staged, const td_tensor *t, td_layout layout);
 
-/* The same as another dtype. */
+/* For reading t in a dtype. */
 const void *td_stage_in_as(td_staged *staged, const td_tensor *t, td_layout layout, td_dtype dtype);
 
-/* A copy in any case, for the caller to change. */
+/* A copy in any case, which the caller may change. */
 void *td_stage_copy(td_staged *staged, const td_tensor *t, td_layout layout, td_dtype dtype);
 
-/* To read t in the dense memory order of `like`, which has the same shape. */
+/* For reading t in the dense memory order of `like`, which has the same shape. */
 const void *td_stage_in_like(td_staged *staged, const td_tensor *t, const td_tensor *like);
 
-/* To write t; with `keep`, what is in it is there before (for accumulation). Returns its data. */
+/* For writing t. keep: the elements have t's values at first, so that the kernel can add to them;
+ * otherwise they are undefined. */
 void *td_stage_out(td_staged *staged, td_tensor *t, td_layout layout, bool keep);
 
-/* The same as another dtype. */
+/* For writing t in a dtype. */
 void *td_stage_out_as(td_staged *staged, td_tensor *t, td_layout layout, td_dtype dtype, bool keep);
 
-/* td_stage_end(&sx, &sy) ends them in this order: writes an output's copy back, and gives the
- * scratch memory back. */
+/* Ends any number of staged tensors, in this order: writes the copy of an output back to its
+ * tensor, and frees the scratch memory. */
 #define td_stage_end(...) td_stage_end_all((td_staged *const[]){ __VA_ARGS__, NULL })
 void td_stage_end_all(td_staged *const *list);
 
-/* A tensor header over plain dense memory, for as long as both of its parts live. */
+/* Fills in *t and *storage, two variables of the caller, as a tensor over dense memory. */
 void td_wrap(td_tensor *t, td_storage *storage, void *data, td_shape shape, td_dtype dtype,
              td_layout layout, td_device device);
 

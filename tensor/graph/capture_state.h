@@ -1,5 +1,5 @@
-/* A rehearsal or a recording of a step, seen from inside: what captured.c looks at. Not for users.
- */
+/* The recorder of a captured step: what a warm-up or a recording has noted, for captured.c to read.
+ * Not for users. */
 #ifndef TD_TENSOR_CAPTURE_STATE_H
 #define TD_TENSOR_CAPTURE_STATE_H
 
@@ -10,14 +10,14 @@ enum {
     TD_CAPTURE_NUMBER_BYTES = 1 << 20 /* for all numbers of a step */
 };
 
-/* A block of step memory: what for, and where it lies. */
+/* A block of step memory: where the block lies, and the module that allocated it. */
 typedef struct td_trace_block {
     td_device device;
     size_t offset, bytes;
     char place[48]; /* "fc1 (Linear)": the module that was running; "" outside of modules */
 } td_trace_block;
 
-/* The blocks of a step in the order of their taking. */
+/* The blocks of a step in the order of allocation. */
 typedef struct td_trace {
     td_trace_block *blocks;
     size_t count, capacity;
@@ -28,7 +28,7 @@ typedef struct td_capture_fill {
     void *user, *numbers;
 } td_capture_fill;
 
-/* What the device checks for the host. */
+/* A check of indices that the device makes (td_checked_by_device). */
 typedef struct td_capture_check {
     const char *op, *what;
     int64_t limit;
@@ -41,13 +41,16 @@ typedef struct td_capture {
     td_trace trace;
     char note[256]; /* why the step cannot be captured; "": it can */
 
-    char *numbers;       /* the host's, TD_CAPTURE_NUMBER_BYTES */
-    void *numbers_there; /* as many on the device; NULL: it reads the host's */
+    /* The step's numbers (td_step_numbers): TD_CAPTURE_NUMBER_BYTES of the host's memory, and as
+     * many of the device's, to which td_capture_send copies them. NULL: the device reads the
+     * host's. */
+    char *numbers;
+    void *numbers_there;
     size_t numbers_used;
     td_capture_fill *fills;
     int fill_count, fill_capacity;
 
-    double *faults; /* on the device: two for each check; [0]: 1 + the place, [1]: what is there */
+    double *faults; /* on the device: two for each check, as td_graphs.note_outside writes them */
     td_capture_check checks[TD_CAPTURE_CHECKS];
     int check_count;
 } td_capture;
@@ -60,12 +63,10 @@ void td_capture_close(td_capture *c);
  * forgotten. td_recorder_set(NULL) ends it. */
 void td_capture_begin(td_capture *c, bool recording);
 
-/* Writes all numbers again, and sends them to the device. */
-void td_capture_fill_again(td_capture *c);
-void td_capture_send(td_capture *c);
+void td_capture_fill_again(td_capture *c); /* calls all fill functions again */
+void td_capture_send(td_capture *c);       /* copies the numbers to the device */
 
-/* The first difference between a step's blocks and those of another, in words; false: there is
- * none. */
+/* Whether the blocks of two steps differ; text then says what the first difference is. */
 bool td_trace_differs(const td_trace *now, const td_trace *before, char *text, size_t size);
 
 #endif

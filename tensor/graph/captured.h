@@ -66,7 +66,8 @@ typedef struct td_captured_options {
 
 /* options are copied. Free the result by td_captured_free, before the model and the optimizer that
  * the step uses, and before td_dist_destroy: NCCL keeps a communicator until the graphs with its
- * collectives are freed. NULL with td_last_error(): no memory, or an option is out of range. */
+ * collectives are freed. An option that is out of range is a fatal error. NULL with
+ * td_last_error(): memory is short. */
 td_captured *td_captured_new(const td_captured_options *options);
 void td_captured_free(td_captured *captured); /* NULL is fine */
 
