@@ -4,6 +4,7 @@
 #include "dist/dist.h"
 #include "tests/temp_folder.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -11,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -331,10 +333,24 @@ static void signals_to_the_parent(void **state)
 
 /* ---- where the ranks meet ---- */
 
+/* Whether a program that is no rank could take the port where the ranks will meet. */
+static bool port_is_free(void)
+{
+    struct sockaddr_in at = { .sin_family = AF_INET };
+    at.sin_port = htons((uint16_t)atoi(getenv("MASTER_PORT")));
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    bool bound = bind(fd, (struct sockaddr *)&at, sizeof(at)) == 0;
+    close(fd);
+    return bound;
+}
+
 /* The processes of a td_spawn are a world, wherever its own process was started. */
 static int meet_others(int rank, void *arg)
 {
     int size = *(int *)arg;
+    if (port_is_free()) {
+        return 3;
+    }
     if (!td_dist_is_launched() || td_dist_init() != TD_OK) {
         return 1;
     }

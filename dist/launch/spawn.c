@@ -40,6 +40,7 @@ typedef struct spawning {
     td_children *children;
     int count;
     int port;       /* where the ranks meet */
+    int reserved;   /* the socket that keeps the port for them */
     td_token token; /* of their store */
     int stopped_by; /* a signal, or 0 */
     td_signal_watch watch;
@@ -127,6 +128,7 @@ static void set_environment(const spawning *s, int rank, const char *run_id)
 _Noreturn static void child_main(const spawning *s, int rank, const char *run_id)
 {
     char before[TD_ERROR_BYTES];
+    close(s->reserved);
     set_environment(s, rank, run_id);
     if (s->log_dir != NULL) {
         redirect(s, rank, "stdout", STDOUT_FILENO);
@@ -219,13 +221,14 @@ td_status td_spawn_at(td_spawn_options options, td_site at)
     };
     TD_TRY(make_log_folders(&s));
     TD_TRY(td_token_make(&s.token));
-    s.port = td_free_port();
-    if (s.port < 0) {
-        return td_fail_context(s.port, "td_spawn: no port where the ranks can meet");
+    s.reserved = td_port_reserve(&s.port);
+    if (s.reserved < 0) {
+        return td_fail_context(s.reserved, "td_spawn: no port where the ranks can meet");
     }
     double stop_timeout = options.stop_timeout > 0 ? options.stop_timeout : DEFAULT_STOP_TIMEOUT;
     s.children = td_children_new(nprocs);
     if (s.children == NULL) {
+        close(s.reserved);
         return td_fail(TD_E_NOMEM, "td_spawn: no memory for %d processes", nprocs);
     }
     td_signal_watch_begin(&s.watch);
@@ -236,6 +239,7 @@ td_status td_spawn_at(td_spawn_options options, td_site at)
     status = wait_for_all(&s, status, stop_timeout);
     td_signal_watch_end(&s.watch);
     *stopped_by = s.stopped_by;
+    close(s.reserved);
     td_children_free(s.children);
     return status;
 }

@@ -102,9 +102,13 @@ int td_socket_connect(const char *host, int port, double deadline)
         td_status status = failed == EAI_NONAME ? TD_E_NOTFOUND : TD_E_NETWORK;
         return td_fail(status, "%s", gai_strerror(failed));
     }
-    int fd = -1;
-    for (const struct addrinfo *at = found; at != NULL && fd < 0; at = at->ai_next) {
-        fd = connect_one(at, deadline);
+    int fd = -1, left = 0;
+    for (const struct addrinfo *at = found; at != NULL; at = at->ai_next) {
+        left++;
+    }
+    for (const struct addrinfo *at = found; at != NULL && fd < 0; at = at->ai_next, left--) {
+        double now = td_clock();
+        fd = connect_one(at, now + (deadline - now) / left);
     }
     freeaddrinfo(found);
     return fd;
@@ -246,7 +250,7 @@ bool td_port_holder(int port, char *text, size_t size)
 }
 
 /* A socket, or an errno, negative. */
-static int listen_at(const struct addrinfo *at)
+static int bind_at(const struct addrinfo *at, bool listens)
 {
     int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0) {
@@ -255,7 +259,7 @@ static int listen_at(const struct addrinfo *at)
     set_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0);
     /* Connections of an earlier server that still fade out do not count as busy. */
     set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
-    if (bind(fd, at->ai_addr, at->ai_addrlen) != 0 || listen(fd, BACKLOG) != 0) {
+    if (bind(fd, at->ai_addr, at->ai_addrlen) != 0 || (listens && listen(fd, BACKLOG) != 0)) {
         int error = errno;
         close(fd);
         return -error;
@@ -264,7 +268,7 @@ static int listen_at(const struct addrinfo *at)
 }
 
 /* The first of the host's addresses that can be had. */
-static int listen_at_first(const char *host, int port)
+static int bind_first(const char *host, int port, bool listens)
 {
     char service[16];
     snprintf(service, sizeof(service), "%d", port);
@@ -275,7 +279,7 @@ static int listen_at_first(const char *host, int port)
     int fd = -EADDRNOTAVAIL;
     for (const struct addrinfo *at = found; at != NULL && fd < 0 && fd != -EADDRINUSE;
          at = at->ai_next) {
-        fd = listen_at(at);
+        fd = bind_at(at, listens);
     }
     freeaddrinfo(found);
     return fd;
@@ -293,7 +297,7 @@ static int bound_port(int fd)
     return atoi(service);
 }
 
-int td_port_listen(const char *host, int *port)
+static int take_port(const char *host, int *port, bool listens)
 {
     if (*port < 0 || *port > 65535) {
         return td_fail(TD_E_ARG, "port %d: ports go from 1 to 65535 (0: a free one)", *port);
@@ -301,9 +305,9 @@ int td_port_listen(const char *host, int *port)
     if (host == NULL || !td_address_is_loopback(host)) {
         host = "::"; /* also takes IPv4 */
     }
-    int fd = listen_at_first(host, *port);
+    int fd = bind_first(host, *port, listens);
     if (fd < 0 && fd != -EADDRINUSE && strcmp(host, "::") == 0) {
-        fd = listen_at_first("0.0.0.0", *port); /* a host without IPv6 */
+        fd = bind_first("0.0.0.0", *port, listens); /* a host without IPv6 */
     }
     if (fd >= 0) {
         *port = bound_port(fd);
@@ -319,6 +323,17 @@ int td_port_listen(const char *host, int *port)
                    holder, known ? "end that process or " : "");
 }
 
+int td_port_listen(const char *host, int *port)
+{
+    return take_port(host, port, true);
+}
+
+int td_port_reserve(int *port)
+{
+    *port = 0;
+    return take_port(NULL, port, false);
+}
+
 const char *td_loopback_address(void)
 {
     int port = 0;
@@ -331,8 +346,8 @@ const char *td_loopback_address(void)
 
 int td_free_port(void)
 {
-    int port = 0;
-    int fd = td_port_listen(NULL, &port);
+    int port;
+    int fd = td_port_reserve(&port);
     if (fd < 0) {
         return fd;
     }

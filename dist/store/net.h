@@ -10,7 +10,8 @@
  * failures. */
 void td_socket_tune(int fd);
 
-/* Tries each of the host's addresses once. Returns a non-blocking descriptor, or negative:
+/* Tries each of the host's addresses once, for an equal part of the time that is left: packets to
+ * an address that no longer exists get no answer. Returns a non-blocking descriptor, or negative:
  * TD_E_TIMEOUT, TD_E_NETWORK, TD_E_NOTFOUND (no such host), TD_E_IO (no descriptor is left). */
 int td_socket_connect(const char *host, int port, double deadline);
 
@@ -38,5 +39,9 @@ const char *td_loopback_address(void);
  * on all of this host's addresses (IPv6 and IPv4 if both exist). Close-on-exec. *port 0: gets a
  * free one. TD_E_NETWORK: the port is taken; the message names the holder. */
 int td_port_listen(const char *host, int *port);
+
+/* A socket that has a free port and does not listen: no program that asks for a free port gets this
+ * one, and td_port_listen can still listen at it. Close-on-exec. */
+int td_port_reserve(int *port);
 
 #endif

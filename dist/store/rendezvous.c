@@ -18,6 +18,7 @@
 #include "dist/watchdog.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,8 +27,8 @@
 enum { HOST_BYTES = 288, NAMED_WORLD = 4096 /* ranks: larger worlds' missing ranks are counted */ };
 
 static const double DEFAULT_TIMEOUT = 300;
-static const double LINGER = 1,
-                    LEAVE = 3; /* seconds for other ranks: to read a failure; to leave */
+/* Seconds for other ranks: to read a failure; to leave. For an answer after the time-out. */
+static const double LINGER = 1, LEAVE = 3, ANSWER = 2;
 
 static int inits; /* successful inits of this process; the same number on all ranks */
 
@@ -109,6 +110,7 @@ static td_status describe_joined(meeting *m, char *text, size_t size)
 static td_status settle_missing(meeting *m, char **outcome)
 {
     char joined[900];
+    m->store->timeout = fmin(m->timeout, ANSWER);
     TD_TRY(describe_joined(m, joined, sizeof(joined)));
     td_status status =
         td_fail(TD_E_TIMEOUT,
@@ -320,6 +322,7 @@ static td_status meet_at_store(const td_dist_options *options, meeting *m, td_re
         status = status == TD_OK ? check_serving(m, r, &ready) : status;
         if (status == TD_OK && ready) {
             m->store = r->store;
+            m->store->timeout = seconds_left(m);
             status = meet(m, outcome);
         } else if (status == TD_OK && td_clock() > m->deadline) {
             return td_fail(
@@ -386,6 +389,7 @@ td_status td_rendezvous(const td_dist_options *options, td_rendezvous_result *re
     status = status == TD_OK ? find_address(&plan, result) : status;
     free(outcome);
     if (status == TD_OK) {
+        result->store->timeout = result->base->timeout;
         inits++;
         return TD_OK;
     }

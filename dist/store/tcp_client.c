@@ -6,6 +6,7 @@
 #include "dist/store/wire.h"
 #include "tensor/extend.h"
 
+#include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +14,7 @@
 #include <unistd.h>
 
 static const double LOOK_EVERY = 0.1;                        /* seconds */
-static const double GREETING = 5;                            /* seconds for a server's hello */
+static const double ATTEMPT = 5;                             /* seconds to connect */
 static const double FIRST_PAUSE = 0.01, LONGEST_PAUSE = 0.5; /* between attempts to connect */
 /* Seconds that a host may take to get its name, as new containers do; and that a server of an
  * earlier job may take to leave its port. */
@@ -26,7 +27,7 @@ typedef struct tcp_store {
     td_token token;
     char local_address[TD_ADDRESS_BYTES];
     atomic_int idle; /* a connection for the next request, or -1 */
-    int will;        /* the connection with the will, or -1 */
+    atomic_int will; /* the connection with the will, for wills alone, or -1 */
 } tcp_store;
 
 /* ---- connections ---- */
@@ -56,10 +57,9 @@ static td_status prove(const tcp_store *t, int fd, const unsigned char *nonce, d
 static td_status greet(const tcp_store *t, int fd, double deadline)
 {
     unsigned char mine[TD_WIRE_CLIENT_HELLO_BYTES] = TD_WIRE_HELLO, hello[TD_WIRE_HELLO_BYTES];
-    double hello_deadline = td_clock() + GREETING < deadline ? td_clock() + GREETING : deadline;
     TD_TRY(td_random_bytes(mine + sizeof(hello), TD_NONCE_BYTES));
-    TD_TRY(td_socket_send(fd, mine, sizeof(mine), hello_deadline));
-    TD_TRY(td_socket_receive(fd, hello, sizeof(hello), hello_deadline));
+    TD_TRY(td_socket_send(fd, mine, sizeof(mine), deadline));
+    TD_TRY(td_socket_receive(fd, hello, sizeof(hello), deadline));
     if (memcmp(hello, TD_WIRE_HELLO, sizeof(hello) - 1) != 0) {
         return td_fail(TD_E_MISMATCH,
                        "what listens at %s:%d is not a tandem store; take another port "
@@ -72,7 +72,7 @@ static td_status greet(const tcp_store *t, int fd, double deadline)
                        "version %d; all ranks must run the same tandem",
                        t->host, t->port, hello[sizeof(hello) - 1], TD_WIRE_VERSION);
     }
-    return prove(t, fd, mine + sizeof(hello), hello_deadline);
+    return prove(t, fd, mine + sizeof(hello), deadline);
 }
 
 static int open_connection(const tcp_store *t, double deadline)
@@ -96,13 +96,13 @@ static int keep_connecting(const tcp_store *t, double timeout)
     double begin = td_clock(), pause = FIRST_PAUSE;
     for (;;) {
         double tried = td_clock();
-        int fd = open_connection(t, begin + timeout);
+        int fd = open_connection(t, fmin(begin + timeout, tried + ATTEMPT));
         if (fd >= 0 || fd == TD_E_MISMATCH || fd == TD_E_IO) {
             return fd;
         }
         double now = td_clock();
         /* An attempt that had no time says less than the one before. */
-        if (last[0] == '\0' || fd != TD_E_TIMEOUT || now - tried >= GREETING) {
+        if (last[0] == '\0' || fd != TD_E_TIMEOUT || now - tried >= ATTEMPT) {
             snprintf(last, sizeof(last), "%s", td_last_error());
         }
         if (fd == TD_E_PEER && now - begin > FORMER) {
@@ -135,15 +135,15 @@ static void close_connection(int fd)
 
 /* Two threads that ask at once have a connection each, and the last one to be done leaves its
  * own. */
-static int take_connection(tcp_store *t, double deadline)
+static int take_connection(const tcp_store *t, atomic_int *place, double deadline)
 {
-    int fd = atomic_exchange(&t->idle, -1);
+    int fd = atomic_exchange(place, -1);
     return fd >= 0 ? fd : open_connection(t, deadline);
 }
 
-static void give_connection(tcp_store *t, int fd)
+static void give_connection(atomic_int *place, int fd)
 {
-    close_connection(atomic_exchange(&t->idle, fd));
+    close_connection(atomic_exchange(place, fd));
 }
 
 /* ---- requests ---- */
@@ -160,15 +160,17 @@ static td_status send_request(int fd, const td_store_request *r, double deadline
     return status;
 }
 
-/* *failed: the server's answer is a failure, and the value is its message. */
+/* *failed: not TD_OK if the server's answer is a failure, whose message is the value. */
 static td_status receive_reply(int fd, double deadline, td_status *failed, char **value,
                                size_t *value_size)
 {
     unsigned char head[TD_WIRE_REPLY_BYTES];
     TD_TRY(td_socket_receive(fd, head, sizeof(head), deadline));
+    uint32_t code = td_wire_get32(head);
     size_t size = td_wire_get32(head + 4);
-    if (size > TD_STORE_MAX_VALUE) {
-        return td_fail(TD_E_NETWORK, "an answer of %zu bytes, which is too long", size);
+    if (code > INT16_MAX || size > TD_STORE_MAX_VALUE) {
+        return td_fail(TD_E_NETWORK, "an answer with code %u and %zu bytes, which no store gives",
+                       code, size);
     }
     char *bytes = malloc(size + 1);
     if (bytes == NULL) {
@@ -180,15 +182,17 @@ static td_status receive_reply(int fd, double deadline, td_status *failed, char 
         return status;
     }
     bytes[size] = '\0';
-    *failed = (td_status) - (int)td_wire_get32(head);
+    *failed = (td_status) - (int)code;
     *value = bytes;
     *value_size = size;
     return TD_OK;
 }
 
-static td_status explain(const tcp_store *t, const td_store_request *r, td_status status)
+/* asked: the request was sent. */
+static td_status explain(const tcp_store *t, const td_store_request *r, td_status status,
+                         bool asked)
 {
-    if (status == TD_E_TIMEOUT && r->op == TD_STORE_GET) {
+    if (status == TD_E_TIMEOUT && asked && r->op == TD_STORE_GET) {
         return td_fail(status,
                        "waited %.3g s for the key '%s' of the store at %s:%d: nobody set it",
                        r->timeout, r->key, t->host, t->port);
@@ -222,9 +226,10 @@ static td_status tcp_call(td_store *store, const td_store_request *r, char **rep
 {
     tcp_store *t = (tcp_store *)store;
     double deadline = td_clock() + r->timeout;
-    int fd = r->op == TD_STORE_WILL ? open_connection(t, deadline) : take_connection(t, deadline);
+    atomic_int *place = r->op == TD_STORE_WILL ? &t->will : &t->idle;
+    int fd = take_connection(t, place, deadline);
     if (fd < 0) {
-        return explain(t, r, fd);
+        return explain(t, r, fd, false);
     }
     td_status failed = TD_OK, status = send_request(fd, r, deadline);
     if (status == TD_OK && r->look != NULL) {
@@ -237,14 +242,9 @@ static td_status tcp_call(td_store *store, const td_store_request *r, char **rep
     status = status == TD_OK ? receive_reply(fd, deadline, &failed, reply, size) : status;
     if (status != TD_OK) {
         close(fd);
-        return status == TD_E_NOMEM ? status : explain(t, r, status);
+        return status == TD_E_NOMEM ? status : explain(t, r, status, true);
     }
-    if (r->op == TD_STORE_WILL) { /* which has a connection of its own, open and idle */
-        close_connection(t->will);
-        t->will = fd;
-    } else {
-        give_connection(t, fd);
-    }
+    give_connection(place, fd);
     if (failed != TD_OK) {
         td_fail(failed, "%s", *reply);
         free(*reply);
@@ -290,7 +290,7 @@ td_status td_tcp_store_connect(const char *host, int port, double timeout, const
         return (td_status)fd;
     }
     td_socket_local_address(fd, t->local_address);
-    give_connection(t, fd);
+    give_connection(&t->idle, fd);
     *store = &t->store;
     return TD_OK;
 }

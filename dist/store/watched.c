@@ -8,11 +8,16 @@
 
 #define FAULT "fault" /* the key of why there will be no group: "<code> message" */
 
+typedef struct watched_rank {
+    int rank;
+    pid_t pid; /* 0: not asked for yet */
+} watched_rank;
+
 typedef struct watched_store {
     td_store store;
     td_store *base;
     const td_rendezvous_result *met;
-    int *ranks;
+    watched_rank *ranks;
     int count;
 } watched_store;
 
@@ -21,20 +26,22 @@ static watched_store *of(td_store *store)
     return (watched_store *)store;
 }
 
-/* Whether a rank has died: on this host its process shows it; on another host the store's server
- * has lost its connection. */
-static bool has_gone(const watched_store *w, int rank, const char *who)
+/* Whether a rank has died: the store's server has lost its connection, or, since a file notices
+ * nothing, its process on this host has ended. */
+static td_status has_gone(const watched_store *w, watched_rank *r, bool *gone)
 {
-    char key[32];
-    bool gone = false;
+    char key[32], *who;
     uint64_t start;
-    const char *pid = strstr(who, "pid ");
-    snprintf(key, sizeof(key), "gone/%d", rank);
-    if (td_store_check(w->met->store, key, &gone) == TD_OK && gone) {
-        return true;
+    snprintf(key, sizeof(key), "gone/%d", r->rank);
+    TD_TRY(td_store_check(w->met->store, key, gone));
+    if (w->met->one_host && r->pid == 0) {
+        TD_TRY(td_rendezvous_who(w->met, r->rank, &who));
+        const char *pid = strstr(who, "pid ");
+        r->pid = pid != NULL ? (pid_t)atol(pid + strlen("pid ")) : 0;
+        free(who);
     }
-    return w->met->one_host && pid != NULL &&
-           td_process_state((pid_t)atol(pid + strlen("pid ")), &start) == 0;
+    *gone = *gone || (r->pid > 0 && td_process_state(r->pid, &start) == 0);
+    return TD_OK;
 }
 
 bool td_watched_store_tell(td_store *store, td_status status, const char *cause)
@@ -52,10 +59,11 @@ static td_status hear(const watched_store *w)
 {
     bool told = false;
     char *text;
-    if (td_store_check(w->base, FAULT, &told) != TD_OK || !told ||
-        td_store_get_text(w->base, FAULT, 1, &text) != TD_OK) {
+    TD_TRY(td_store_check(w->base, FAULT, &told));
+    if (!told) {
         return TD_OK;
     }
+    TD_TRY(td_store_get_text(w->base, FAULT, 1, &text));
     int code = TD_E_PEER, length = 0;
     sscanf(text, "%d %n", &code, &length);
     td_status status = td_fail(code < 0 ? (td_status)code : TD_E_PEER, "%s", text + length);
@@ -63,30 +71,35 @@ static td_status hear(const watched_store *w)
     return status;
 }
 
-/* Fails if another rank has gone. The first rank to notice tells the others the cause; otherwise
+/* Fails because a rank has gone. The first rank to notice tells the others the cause; otherwise
  * they might name this rank, which leaves next. */
+static td_status blame(watched_store *w, int rank)
+{
+    char *who, cause[400];
+    TD_TRY(td_rendezvous_who(w->met, rank, &who));
+    snprintf(cause, sizeof(cause), "rank %d (%s) has died, or left, before the group was made",
+             rank, who);
+    free(who);
+    td_status status = td_fail(TD_E_PEER, "%s", cause);
+    if (!td_watched_store_tell(&w->store, status, cause)) {
+        TD_TRY(hear(w));
+    }
+    return td_fail(status, "%s", cause);
+}
+
+/* Fails if another rank has gone, or if the store does not answer. */
 static td_status look(void *store)
 {
     watched_store *w = store;
     TD_TRY(hear(w));
     for (int i = 0; i < w->count; i++) {
-        char *who;
-        int rank = w->ranks[i];
-        if (rank == w->met->rank || td_rendezvous_who(w->met, rank, &who) != TD_OK) {
-            continue;
+        bool gone = false;
+        if (w->ranks[i].rank != w->met->rank) {
+            TD_TRY(has_gone(w, &w->ranks[i], &gone));
         }
-        td_status status = TD_OK;
-        if (has_gone(w, rank, who)) {
-            char cause[400];
-            snprintf(cause, sizeof(cause),
-                     "rank %d (%s) has died, or left, before the group was made", rank, who);
-            status = td_fail(TD_E_PEER, "%s", cause);
-            if (!td_watched_store_tell(&w->store, status, cause)) {
-                status = hear(w);
-            }
+        if (gone) {
+            return blame(w, w->ranks[i].rank);
         }
-        free(who);
-        TD_TRY(status);
     }
     return TD_OK;
 }
@@ -111,16 +124,16 @@ td_status td_watched_store_open(td_store *base, const td_rendezvous_result *met,
 {
     static const td_store_kind kind = { "watched", watched_call, watched_close };
     watched_store *w = calloc(1, sizeof(*w));
-    int *copy = malloc((size_t)count * sizeof(int));
-    if (w == NULL || copy == NULL) {
+    watched_rank *list = calloc((size_t)count, sizeof(*list));
+    if (w == NULL || list == NULL) {
         free(w);
-        free(copy);
+        free(list);
         return td_fail(TD_E_NOMEM, "no memory for a store");
     }
     for (int i = 0; i < count; i++) {
-        copy[i] = ranks != NULL ? ranks[i] : i;
+        list[i].rank = ranks != NULL ? ranks[i] : i;
     }
-    *w = (watched_store){ { &kind, base->timeout }, base, met, copy, count };
+    *w = (watched_store){ { &kind, base->timeout }, base, met, list, count };
     *store = &w->store;
     return TD_OK;
 }

@@ -1,0 +1,295 @@
+/* Stores that do not answer: a stopped process, an address that swallows packets, a server that
+ * answers nonsense. Time-outs hold, and messages say what has happened. */
+// run: waits
+#include "dist/rendezvous.h"
+#include "dist/store/tcp.h"
+#include "tensor/clock.h"
+#include "tests/dist_raw.h"
+#include "tests/dist_store.h"
+#include "tests/temp_folder.h"
+
+#include <netdb.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+/* ---- a server in another process, which can be stopped ---- */
+
+typedef struct served {
+    pid_t pid;
+    int port;
+    td_store *store;
+} served;
+
+static served serve(double timeout)
+{
+    served s;
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    s.pid = fork();
+    if (s.pid == 0) {
+        td_tcp_server *server;
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        int port = td_tcp_server_open("127.0.0.1", 0, NULL, &server) == TD_OK
+                       ? td_tcp_server_port(server)
+                       : 0;
+        (void)!write(ends[1], &port, sizeof(port));
+        for (;;) {
+            pause();
+        }
+    }
+    assert_int_equal(read(ends[0], &s.port, sizeof(s.port)), sizeof(s.port));
+    close(ends[0]);
+    close(ends[1]);
+    assert_int_equal(td_tcp_store_connect("127.0.0.1", s.port, timeout, NULL, &s.store), TD_OK);
+    return s;
+}
+
+static void end(served s)
+{
+    td_store_close(s.store);
+    assert_int_equal(kill(s.pid, SIGKILL), 0);
+    assert_int_equal(waitpid(s.pid, NULL, 0), s.pid);
+}
+
+static void *wait_for_key(void *store)
+{
+    char *text = NULL;
+    (void)td_store_get_text(store, "late", 60, &text);
+    return text;
+}
+
+static void *go_on(void *pid)
+{
+    td_sleep(6);
+    kill(*(pid_t *)pid, SIGCONT);
+    return NULL;
+}
+
+/* A call that needs a new connection, because another thread waits on the first, has as much time
+ * as any call. */
+static void a_second_connection_waits_as_long(void **state)
+{
+    (void)state;
+    served s = serve(20);
+    pthread_t waiter, waker;
+    void *late;
+    assert_int_equal(td_store_set_text(s.store, "k", "1"), TD_OK);
+    assert_int_equal(pthread_create(&waiter, NULL, wait_for_key, s.store), 0);
+    td_sleep(0.2); /* now it has the connection */
+    assert_int_equal(kill(s.pid, SIGSTOP), 0);
+    assert_int_equal(pthread_create(&waker, NULL, go_on, &s.pid), 0);
+    char *text;
+    assert_int_equal(td_store_get_text(s.store, "k", 0.5, &text), TD_E_TIMEOUT);
+    assert_error_says("has not answered for 0.5 s", NULL); /* somebody did set it */
+    assert_int_equal(td_store_get_text(s.store, "k", 20, &text), TD_OK);
+    free(text);
+    assert_int_equal(td_store_set_text(s.store, "late", "2"), TD_OK);
+    pthread_join(waker, NULL);
+    pthread_join(waiter, &late);
+    assert_string_equal(late, "2");
+    free(late);
+    end(s);
+}
+
+/* Whoever waits for a group's ranks does not ask a stopped store about each of them. */
+static void watching_at_a_stopped_store(void **state)
+{
+    (void)state;
+    enum { RANKS = 16 };
+    served s = serve(1);
+    td_store *watched;
+    char key[32], *text;
+    td_rendezvous_result met = { .world_size = RANKS, .store = s.store };
+    for (int r = 0; r < RANKS; r++) {
+        snprintf(key, sizeof(key), "joined/%d", r);
+        assert_int_equal(td_store_set_text(s.store, key, "h|h, pid 1"), TD_OK);
+    }
+    assert_int_equal(td_watched_store_open(s.store, &met, NULL, RANKS, &watched), TD_OK);
+    assert_int_equal(td_store_get_text(watched, "never", 0.3, &text), TD_E_TIMEOUT);
+    assert_error_says("nobody set it", NULL);
+    assert_int_equal(kill(s.pid, SIGSTOP), 0);
+    double begin = td_clock();
+    assert_int_equal(td_store_get_text(watched, "never", 2, &text), TD_E_TIMEOUT);
+    assert_error_says("has not answered for 1 s", NULL);
+    assert_true(td_clock() - begin < 5);
+    td_store_close(watched);
+    end(s);
+}
+
+/* ---- rank 0, which has the server, is stopped while others wait for the last rank ---- */
+
+static pid_t start_rank(const char *url, int rank, double timeout)
+{
+    pid_t pid = fork();
+    if (pid == 0) {
+        td_rendezvous_result r;
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        td_dist_options o = {
+            .init_method = url, .rank = rank, .world_size = 3, .timeout = timeout
+        };
+        double begin = td_clock();
+        td_status status = td_rendezvous(&o, &r);
+        bool in_time = td_clock() - begin < timeout + 3.5;
+        _exit(status == TD_E_TIMEOUT && in_time ? 0 : 1);
+    }
+    return pid;
+}
+
+static void the_time_out_holds_if_rank_0_is_stopped(void **state)
+{
+    (void)state;
+    char url[64];
+    td_store *store;
+    int64_t arrived = 0;
+    int port = td_free_port(), status;
+    snprintf(url, sizeof(url), "tcp://127.0.0.1:%d", port);
+    pid_t first = start_rank(url, 0, 60), second = start_rank(url, 1, 5);
+    assert_int_equal(td_tcp_store_connect("127.0.0.1", port, 20, NULL, &store), TD_OK);
+    while (arrived < 2) {
+        assert_int_equal(td_store_add(store, "0/init0/arrived", 0, &arrived), TD_OK);
+    }
+    td_store_close(store);
+    assert_int_equal(kill(first, SIGSTOP), 0);
+    assert_int_equal(waitpid(second, &status, 0), second);
+    assert_int_equal(kill(first, SIGKILL), 0);
+    assert_int_equal(waitpid(first, NULL, 0), first);
+    assert_int_equal(status, 0);
+}
+
+/* ---- a host with two addresses ---- */
+
+static struct sockaddr_in swallowing; /* "two-addresses" has this one first, then 127.0.0.1 */
+
+int getaddrinfo(const char *host, const char *port, const struct addrinfo *hints,
+                struct addrinfo **found)
+{
+    static struct sockaddr_in second;
+    static struct addrinfo list[2];
+    (void)hints;
+    second = (struct sockaddr_in){ .sin_family = AF_INET,
+                                   .sin_port = htons((uint16_t)atoi(port)),
+                                   .sin_addr = { htonl(INADDR_LOOPBACK) } };
+    bool two = strcmp(host, "two-addresses") == 0;
+    for (int i = 0; i < 2; i++) {
+        list[i] =
+            (struct addrinfo){ .ai_family = AF_INET,
+                               .ai_socktype = SOCK_STREAM,
+                               .ai_addrlen = sizeof(second),
+                               .ai_addr = (struct sockaddr *)(i == 0 ? &swallowing : &second) };
+    }
+    list[0].ai_next = &list[1];
+    *found = &list[two ? 0 : 1];
+    return 0;
+}
+
+void freeaddrinfo(struct addrinfo *found)
+{
+    (void)found; /* static */
+}
+
+/* A listener with a full queue drops packets as a firewall does. Returns its descriptor. */
+static int swallow(int filler[2])
+{
+    socklen_t size = sizeof(swallowing);
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    swallowing =
+        (struct sockaddr_in){ .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
+    assert_int_equal(bind(listener, (struct sockaddr *)&swallowing, size), 0);
+    assert_int_equal(listen(listener, 0), 0);
+    assert_int_equal(getsockname(listener, (struct sockaddr *)&swallowing, &size), 0);
+    for (int i = 0; i < 2; i++) {
+        filler[i] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+        (void)connect(filler[i], (struct sockaddr *)&swallowing, size);
+        td_sleep(0.05);
+    }
+    return listener;
+}
+
+static void an_address_that_answers_nothing(void **state)
+{
+    (void)state;
+    int filler[2], listener = swallow(filler);
+    served s = serve(20);
+    td_store *store;
+    assert_int_equal(td_tcp_store_connect("two-addresses", s.port, 20, NULL, &store), TD_OK);
+    td_store_close(store);
+    end(s);
+    close(filler[0]);
+    close(filler[1]);
+    close(listener);
+}
+
+/* ---- answers that no store gives ---- */
+
+static void *answer_nonsense(void *listener)
+{
+    static const unsigned char codes[][8] = { { 0, 0, 0, 0x80, 1 }, { 255, 255, 255, 255, 1 } };
+    for (int i = 0; i < 2; i++) {
+        unsigned char hello[TD_WIRE_SERVER_HELLO_BYTES] = TD_WIRE_HELLO, request[64];
+        int fd = accept(*(int *)listener, NULL, NULL);
+        (void)!recv(fd, request, TD_WIRE_CLIENT_HELLO_BYTES, MSG_WAITALL);
+        (void)!write(fd, hello, sizeof(hello));
+        (void)!recv(fd, request, TD_WIRE_REQUEST_BYTES + 1, MSG_WAITALL);
+        (void)!write(fd, codes[i], 8);
+        (void)!write(fd, "x", 1);
+        close(fd);
+    }
+    return NULL;
+}
+
+static void answers_that_cannot_be(void **state)
+{
+    (void)state;
+    int port = 0, listener = td_port_listen("127.0.0.1", &port);
+    pthread_t thread;
+    bool exists;
+    assert_int_equal(pthread_create(&thread, NULL, answer_nonsense, &listener), 0);
+    for (int i = 0; i < 2; i++) {
+        td_store *store;
+        assert_int_equal(td_tcp_store_connect("127.0.0.1", port, 20, NULL, &store), TD_OK);
+        assert_int_equal(td_store_check(store, "k", &exists), TD_E_NETWORK);
+        assert_error_says("which no store gives", NULL);
+        td_store_close(store);
+    }
+    pthread_join(thread, NULL);
+    close(listener);
+}
+
+/* ---- wills ---- */
+
+/* A store has one will: a new will takes the place of the one before. */
+static void the_last_will_counts(void **state)
+{
+    (void)state;
+    served s = serve(20);
+    td_store *other;
+    bool exists;
+    assert_int_equal(td_tcp_store_connect("127.0.0.1", s.port, 20, NULL, &other), TD_OK);
+    assert_int_equal(td_store_will(other, "first"), TD_OK);
+    assert_int_equal(td_store_will(other, "second"), TD_OK);
+    td_sleep(0.1); /* for the server to notice that the first one's connection has ended */
+    assert_int_equal(td_store_check(s.store, "first", &exists), TD_OK);
+    assert_false(exists);
+    td_store_close(other);
+    for (exists = false; !exists;) {
+        assert_int_equal(td_store_check(s.store, "second", &exists), TD_OK);
+    }
+    end(s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_second_connection_waits_as_long),
+        cmocka_unit_test(watching_at_a_stopped_store),
+        cmocka_unit_test(the_time_out_holds_if_rank_0_is_stopped),
+        cmocka_unit_test(an_address_that_answers_nothing),
+        cmocka_unit_test(answers_that_cannot_be),
+        cmocka_unit_test(the_last_will_counts),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
