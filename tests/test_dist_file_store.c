@@ -87,6 +87,26 @@ static void file_without_run_id(void **state)
     td_store_close(second);
 }
 
+/* What a crash of the host has spoilt in a file that nobody uses any more. */
+static void file_that_a_crash_has_spoilt(void **state)
+{
+    (void)state;
+    static const char zeros[64];
+    const char *path = temp_path("store");
+    td_store *store;
+    bool exists;
+    assert_int_equal(td_file_store_open(path, NULL, 20, &store), TD_OK);
+    assert_int_equal(td_store_set_text(store, "old", "1"), TD_OK);
+    td_store_close(store);
+    FILE *file = fopen(path, "ab");
+    assert_int_equal(fwrite(zeros, 1, sizeof(zeros), file), sizeof(zeros));
+    assert_int_equal(fclose(file), 0);
+    assert_int_equal(td_file_store_open(path, NULL, 20, &store), TD_OK);
+    assert_int_equal(td_store_check(store, "old", &exists), TD_OK);
+    assert_false(exists);
+    td_store_close(store);
+}
+
 /* A writer that was killed in the middle leaves a piece of a record, at any length. */
 static void file_cut_inside_a_record(void **state)
 {
@@ -194,13 +214,10 @@ static void file_that_was_planted(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        FOLDER_TEST(file_between_processes),
-        FOLDER_TEST(file_of_another_run_is_started_anew),
-        FOLDER_TEST(file_without_run_id),
-        FOLDER_TEST(file_cut_inside_a_record),
-        FOLDER_TEST(file_errors),
-        FOLDER_TEST(file_whose_lock_is_held),
-        FOLDER_TEST(file_that_was_planted),
+        FOLDER_TEST(file_between_processes),   FOLDER_TEST(file_of_another_run_is_started_anew),
+        FOLDER_TEST(file_without_run_id),      FOLDER_TEST(file_that_a_crash_has_spoilt),
+        FOLDER_TEST(file_cut_inside_a_record), FOLDER_TEST(file_errors),
+        FOLDER_TEST(file_whose_lock_is_held),  FOLDER_TEST(file_that_was_planted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -211,12 +211,8 @@ static td_status enter(file_store *f)
     bool ours;
     TD_TRY(read_header(f, &ours));
     f->position = (off_t)(HEADER_BYTES + strlen(f->run_id));
-    if (ours) {
-        TD_TRY(replay(f));
-    }
-    if (!ours || (f->run_id[0] == '\0' && set_lock(f, USERS_BYTE, F_WRLCK))) {
-        TD_TRY(write_header(f));
-    }
+    bool stale = !ours || (f->run_id[0] == '\0' && set_lock(f, USERS_BYTE, F_WRLCK));
+    TD_TRY(stale ? write_header(f) : replay(f));
     return set_lock(f, USERS_BYTE, F_RDLCK) ? TD_OK : fail_file(f, "lock");
 }
 
