@@ -367,6 +367,8 @@ code_is 'a node that never comes' 1 $? "$work/first"
 file_says 'a node that never comes: how many came' "$work/first" 'waited 1 s for 2 nodes, and 1 came'
 fails 'a host that never comes' 1 "no launcher at 127.0.0.1:$port after 1 s" tdrun --nnodes 2 --node-rank 1 \
     --master-addr 127.0.0.1 --master-port "$port" --join-timeout 1 "$worker"
+fails 'a host that is waited for' 1 "waiting for node 0's launcher: no store at 127.0.0.1:$port .*last: Connection refused" \
+    tdrun --nnodes 2 --node-rank 1 --master-addr 127.0.0.1 --master-port "$port" --join-timeout 6 "$worker"
 
 # ---- the job's token ----
 

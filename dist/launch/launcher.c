@@ -1,6 +1,7 @@
 #include "dist/launch/launcher.h"
 
 #include "tensor/clock.h"
+#include "tensor/extend.h"
 #include "dist/launch/link.h"
 #include "dist/process.h"
 #include "dist/store/net.h"
@@ -106,8 +107,8 @@ static td_status start_coordinator(launch *l)
 static td_status connect_store(launch *l, td_store **store, int *signal)
 {
     double deadline = td_clock() + l->options->join_timeout;
-    for (double patience = 1;; patience = 4) { /* the first is for an impatient user */
-        double left = deadline - td_clock();
+    for (int tries = 0;; tries++) {
+        double left = deadline - td_clock(), patience = tries == 0 ? 1 : 4; /* for signals */
         left = left < 0.1 ? 0.1 : left < patience ? left : patience;
         td_status status =
             td_tcp_store_connect(store_host(l), l->port, left, &l->options->token, store);
@@ -119,10 +120,13 @@ static td_status connect_store(launch *l, td_store **store, int *signal)
             return status;
         }
         if (td_clock() > deadline) {
-            return td_fail(TD_E_TIMEOUT,
-                           "no launcher at %s:%d after %g s; check that the one of node 0 runs and "
-                           "that the endpoint is the same on all nodes",
-                           l->options->host, l->port, l->options->join_timeout);
+            return td_fail_context(TD_E_TIMEOUT,
+                                   "no launcher at %s:%d after %g s; check that the one of node 0 "
+                                   "runs and that the endpoint is the same on all nodes",
+                                   l->options->host, l->port, l->options->join_timeout);
+        }
+        if (tries == 1) {
+            td_launch_say(&l->watch, false, "waiting for node 0's launcher: %s", td_last_error());
         }
     }
 }
