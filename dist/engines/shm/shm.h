@@ -114,7 +114,7 @@ typedef struct td_shm {
     uint64_t step;      /* barriers inside them */
     int parity;         /* which of the two staging areas is used next */
     double spin;        /* seconds of spinning before sleeping */
-    int crowded;        /* how many waits in a row were for a rank on this core */
+    int crowded;        /* how many waits in a row were for a lower rank on this core */
     int patience;       /* after this many such waits this rank moves to another core */
     double checked;     /* when the peers of messages were last checked */
     uint32_t bell_seen; /* the bell's value before the last look at the mailboxes */

@@ -160,26 +160,27 @@ static td_status sleep_until_all(td_shm *shm, size_t offset, uint64_t target)
     return status;
 }
 
-/* Whether a missing rank ran on this core when it last began to wait. */
-static bool is_crowded(td_shm *shm, size_t offset, uint64_t target)
+/* The first missing rank that ran on this core when it last began to wait; -1: none did. */
+static int find_crowding(td_shm *shm, size_t offset, uint64_t target)
 {
     int core = sched_getcpu();
     uint32_t here = core >= 0 ? (uint32_t)core : UINT32_MAX;
     td_shm_rank *ranks = shm->segment->rank;
-    bool crowded = false;
     atomic_store_explicit(&ranks[shm->rank].core, here, memory_order_relaxed);
-    for (int r = 0; r < shm->size; r++) {
-        crowded = crowded || (r != shm->rank && here != UINT32_MAX &&
-                              atomic_load(word_of(shm, r, offset)) < target &&
-                              atomic_load_explicit(&ranks[r].core, memory_order_relaxed) == here);
+    for (int r = 0; r < shm->size && here != UINT32_MAX; r++) {
+        if (r != shm->rank && atomic_load(word_of(shm, r, offset)) < target &&
+            atomic_load_explicit(&ranks[r].core, memory_order_relaxed) == here) {
+            return r;
+        }
     }
-    return crowded;
+    return -1;
 }
 
 /* If two ranks share a core and each yields to the other in every wait, the scheduler sees no
  * reason to separate them, and every barrier costs two process switches. So, if there are cores for
- * all ranks, this rank moves to another core. After each move it waits longer before the next,
- * because the other cores may be busy with other programs. */
+ * all ranks, the higher of the two ranks moves to another core; if both did, they would meet there
+ * again. After each move it waits longer before the next, because the other cores may be busy with
+ * other programs. */
 static void leave_core(td_shm *shm)
 {
     enum { MOST_PATIENCE = 1 << 20 };
@@ -205,8 +206,10 @@ static bool spin_until_all(td_shm *shm, size_t offset, uint64_t target)
     enum { GLANCES = 32 }; /* between two looks at the clock */
     static const double SHORTEST = 8e-6, LONGEST = 50e-6;
     double end = td_clock() + shm->spin;
-    if (is_crowded(shm, offset, target)) {
-        if (++shm->crowded >= shm->patience) {
+    int other = find_crowding(shm, offset, target);
+    if (other >= 0) {
+        shm->crowded += other < shm->rank;
+        if (shm->crowded >= shm->patience) {
             leave_core(shm);
         }
         sched_yield();
