@@ -79,11 +79,12 @@ static void take_field(const cursor *c, line *l, field *f)
     l->at++;
 }
 
+/* The number of a line's columns; of more than MOST_COLUMNS: one more. */
 static int count_columns(const cursor *c, line l)
 {
     field f;
     int columns = 0;
-    for (; l.at <= l.end && columns < MOST_COLUMNS; columns++) {
+    for (; l.at <= l.end && columns <= MOST_COLUMNS; columns++) {
         take_field(c, &l, &f);
     }
     return columns;
@@ -181,6 +182,9 @@ static td_status begin(cursor *c, td_csv_table *t)
                        "%s:1: one column; expected at least one feature and a label, separated by "
                        "'%c' (another separator is an option)",
                        c->name, c->separator);
+    }
+    if (t->columns > MOST_COLUMNS) {
+        return td_fail(TD_E_FORMAT, "%s:1: more than %d columns", c->name, MOST_COLUMNS);
     }
     t->features = t->columns - 1;
     t->header = o->header == TD_CSV_HEADER || o->label != NULL ||

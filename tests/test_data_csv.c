@@ -198,6 +198,23 @@ static void test_a_wide_and_long_file(void **state)
     td_dataset_free(d);
 }
 
+/* So many columns that not all of them would be read. */
+static void test_too_many_columns(void **state)
+{
+    (void)state;
+    enum { MOST = 1 << 20 };
+    char *text = malloc(2 * MOST + 3);
+    assert_non_null(text);
+    for (int i = 0; i <= MOST; i++) {
+        memcpy(text + (size_t)2 * (size_t)i, "1,", 2);
+    }
+    text[2 * MOST + 1] = '\n';
+    text[2 * MOST + 2] = '\0';
+    assert_null(td_csv_dataset(file_of(text)));
+    assert_error_says("a.csv:1: more than 1048576 columns", NULL);
+    free(text);
+}
+
 /* Opening it would wait for a writer. */
 static void test_a_fifo(void **state)
 {
@@ -218,6 +235,7 @@ int main(void)
         WITH_FOLDER(test_class_numbers_of_another_file),
         WITH_FOLDER(test_regression),
         WITH_FOLDER(test_bad_files),
+        WITH_FOLDER(test_too_many_columns),
         WITH_FOLDER(test_a_fifo),
         cmocka_unit_test(test_options_that_do_not_go_together),
         WITH_FOLDER(test_a_wide_and_long_file),
