@@ -1,6 +1,8 @@
 /* PNGs of every kind that the format knows, written here: all depths, colours, palettes, with and
  * without interlacing; and one whose data are far larger than its pixels. */
 #include "tests/pictures_check.h"
+#include "tests/temp_folder.h"
+#include "data/images/transform.h"
 
 #include <stdarg.h>
 #include <setjmp.h>
@@ -242,9 +244,9 @@ static void put_bits(bit_writer *w, unsigned bits, int count)
     }
 }
 
-/* A PNG of 8 x 8 grey pixels whose data are `repeats` times 258 zeros when they are unpacked: a
- * fixed Huffman block of one zero and copies of it (RFC 1951). */
-static uint8_t *png_of_zeros(size_t repeats, size_t *size)
+/* A PNG whose data are `repeats` times 258 zeros when they are unpacked: a fixed Huffman block of
+ * one zero and copies of it (RFC 1951). */
+static uint8_t *png_of_zeros(const png *p, size_t repeats, size_t *size)
 {
     size_t most = repeats * 13 / 8 + 16;
     uint8_t *data = calloc(1, most), *file = malloc(most + 100);
@@ -259,7 +261,7 @@ static uint8_t *png_of_zeros(size_t repeats, size_t *size)
         put_bits(&w, 0, 5);    /* distance 1 */
     }
     put_bits(&w, 0, 7); /* the end */
-    uint8_t *at = put_header(&(png){ 8, 8, GREY, 8, false }, file);
+    uint8_t *at = put_header(p, file);
     at = put_chunk(at, "IDAT", data, w.count / 8 + 5);
     at = put_chunk(at, "IEND", data, 0);
     *size = (size_t)(at - file);
@@ -277,7 +279,7 @@ static size_t peak_memory(void) /* bytes */
 static void decode_zeros(size_t repeats)
 {
     size_t size;
-    uint8_t *bytes = png_of_zeros(repeats, &size);
+    uint8_t *bytes = png_of_zeros(&(png){ 8, 8, GREY, 8, false }, repeats, &size);
     td_encoded picture = pictures_encoded(bytes, size, "zeros.png");
     td_bitmap bitmap;
     assert_int_equal(td_bitmap_open(&picture), TD_OK);
@@ -297,12 +299,35 @@ static void test_data_larger_than_pixels(void **state)
     assert_true(peak_memory() - before < ((size_t)64 << 20));
 }
 
+/* An image of one row whose shorter side is made longer: the longer side must be a size, too. */
+static void test_one_long_row(void **state)
+{
+    (void)state;
+    enum { SIZE = 16 };
+    static const struct {
+        int resize;
+        td_status status;
+    } cases[] = { { 2147, TD_OK }, { 2148, TD_E_FORMAT }, { 8192, TD_E_FORMAT } };
+    static uint8_t rgb[SIZE * SIZE * 3];
+    size_t size;
+    uint8_t *bytes = png_of_zeros(&(png){ 1000000, 1, GREY, 1, false }, 500, &size);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        td_image_folder_transform t = { .size = SIZE, .resize = cases[i].resize };
+        td_encoded picture = pictures_encoded(bytes, size, "row.png");
+        assert_int_equal(td_image_folder_transform_check(&t), TD_OK);
+        assert_int_equal(td_picture_load(&t, &picture, 0, 0, rgb), cases[i].status);
+    }
+    assert_error_says("row.png: 1000000 x 1 pixels", NULL);
+    free(bytes);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_kinds),
         cmocka_unit_test(test_interlaced_cut_off),
         cmocka_unit_test(test_data_larger_than_pixels),
+        cmocka_unit_test(test_one_long_row),
     };
     return cmocka_run_group_tests_name("data: PNGs", tests, NULL, NULL);
 }

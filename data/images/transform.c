@@ -2,6 +2,7 @@
 #include "data/images/images.h"
 #include "tensor/extend.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -192,6 +193,12 @@ static td_status load_for_evaluation(const td_image_folder_transform *t, const t
     int64_t width = picture->width, height = picture->height;
     int64_t w = width <= height ? t->resize : t->resize * width / height;
     int64_t h = width <= height ? t->resize * height / width : t->resize;
+    if (w > INT_MAX || h > INT_MAX) {
+        return td_fail(
+            TD_E_FORMAT,
+            "%s: %d x %d pixels, whose shorter side is to be %d, would be longer than %d",
+            picture->name, picture->width, picture->height, t->resize, INT_MAX);
+    }
     td_box window = { (int)nearbyint((double)(w - t->size) / 2.0),
                       (int)nearbyint((double)(h - t->size) / 2.0), t->size, t->size };
     td_bitmap bitmap;
