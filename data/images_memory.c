@@ -103,11 +103,12 @@ static td_status check_transform(const td_image_transform *t)
                        TD_PICTURE_SIDE - 1);
     }
     for (int d = 0; d < 2; d++) {
-        if (abs(t->shift[d]) + t->crop_padding >= TD_PICTURE_SIDE) {
-            return td_fail(TD_E_ARG,
-                           "a shift by %d and crop padding %d reach %d pixels off; %d are possible",
-                           t->shift[d], t->crop_padding, abs(t->shift[d]) + t->crop_padding,
-                           TD_PICTURE_SIDE - 1);
+        int64_t reach = llabs((long long)t->shift[d]) + t->crop_padding;
+        if (reach >= TD_PICTURE_SIDE) {
+            return td_fail(
+                TD_E_ARG,
+                "a shift by %d and crop padding %d reach %lld pixels off; %d are possible",
+                t->shift[d], t->crop_padding, (long long)reach, TD_PICTURE_SIDE - 1);
         }
     }
     if (t->alternate_flip && !t->flip) {

@@ -6,6 +6,7 @@
 #include "tensor/extend.h"
 
 #include <math.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -231,6 +232,9 @@ static void test_bad_transforms(void **state)
     expect_refused(dataset, (td_image_transform){ .shift = { 0, -32 } }, "shift by -32");
     expect_refused(dataset, (td_image_transform){ .shift = { 30 }, .crop_padding = 2 },
                    "32 pixels");
+    expect_refused(dataset, (td_image_transform){ .shift = { INT_MAX }, .crop_padding = 1 },
+                   "2147483648 pixels");
+    expect_refused(dataset, (td_image_transform){ .shift = { 0, INT_MIN } }, "2147483648 pixels");
     expect_refused(dataset, (td_image_transform){ .alternate_flip = true }, "set flip");
     expect_refused(dataset, (td_image_transform){ .std = { 1, 1, -1 } }, "channel 2");
     expect_refused(dataset, (td_image_transform){ .mean = { 0.5f, 0, 0 } }, "channel 0");
