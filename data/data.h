@@ -150,7 +150,7 @@ typedef struct td_standard_scaler {
  * is opened. The tensors of td_tensor_dataset keep their values; batches are standardised. test may
  * be NULL. scaler, unless NULL, receives the numbers, which new samples need at prediction.
  * TD_E_UNSUPPORTED: another kind of dataset. TD_E_MISMATCH: test has other features than train.
- * TD_E_ARG: a second call. */
+ * TD_E_ARG: a second call, or test is train. */
 td_status td_standardize(td_dataset *train, td_dataset *test, td_standard_scaler *scaler);
 
 /* The wine set of UCI (CC BY 4.0): 178 rows, 13 features, 3 classes. Reads the CSV file (a header

@@ -204,6 +204,10 @@ td_status td_standardize(td_dataset *train, td_dataset *test, td_standard_scaler
     td_standard_scaler local;
     td_standard_scaler *s = scaler != NULL ? scaler : &local;
     TD_TRY(check_scalable(train, "training"));
+    if (test == train) {
+        return td_fail(TD_E_ARG, "td_standardize: the training set and the test set are the same; "
+                                 "give NULL as the test set");
+    }
     if (test != NULL) {
         TD_TRY(check_scalable(test, "test"));
         if (!td_shape_equal(test->sample_shape, train->sample_shape)) {

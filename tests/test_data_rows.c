@@ -254,6 +254,8 @@ static void test_what_cannot_be_standardized(void **state)
     td_dataset *other = td_tensor_dataset(x, y);
     assert_int_equal(td_standardize(rows, other, NULL), TD_E_MISMATCH);
     assert_error_says("[3]", "[5]", NULL);
+    assert_int_equal(td_standardize(rows, rows, NULL), TD_E_ARG);
+    assert_error_says("are the same", NULL);
     td_loader *loader = td_loader_open(rows);
     assert_int_equal(td_standardize(rows, NULL, NULL), TD_E_ARG);
     assert_error_says("open loader", NULL);
