@@ -32,7 +32,8 @@ static void first_inputs(const td_onnx_options *o, td_tensor *inputs[2], td_site
             values[k] = sin((double)(k + i));
         }
         if (examples[i] != NULL) {
-            td_copy_(inputs[i], examples[i]);
+            td_tensor example = *examples[i];
+            td_copy_(inputs[i], td_expand_at(&example, shapes[i], at));
         } else {
             td_write(inputs[i], values, TD_F64);
         }
@@ -135,6 +136,10 @@ static void check(const td_onnx_options *o, td_site at)
 td_status td_onnx_export_at(td_onnx_options options, td_site at)
 {
     check(&options, at);
+    if (options.dynamic_batch && options.shape.dim[0] == 1) {
+        options.shape.dim[0] = 2; /* in a batch of 1 a sum over the batch looks like none */
+        options.shape2.dim[0] = 2;
+    }
     td_state_list state = td_module_state(options.model);
     bool *modes = state.count >= 0 ? td_eval_for_now(options.model) : NULL;
     td_status status = TD_E_NOMEM;
