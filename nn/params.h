@@ -97,9 +97,9 @@ typedef struct td_params_places {
 td_status td_params_spread(td_params *params, const td_params_peers *peers,
                            const td_params_places *places);
 /* `part`, 1-d, gets elements from `begin` of the memory order of a tensor of `form`'s shape and
- * strides, whose values are those of `from`, row-major on the CPU. Returns the bytes read. */
-int64_t td_params_read(const td_tensor *from, const td_tensor *form, int64_t begin,
-                       const td_tensor *part);
+ * strides, whose values are those of `from`, row-major on the CPU. */
+void td_params_read(const td_tensor *from, const td_tensor *form, int64_t begin,
+                    const td_tensor *part);
 /* The length of the flat space. */
 int64_t td_params_length(const td_params *params);
 

@@ -138,10 +138,10 @@ static td_tensor narrow(td_tensor t, int dim, int64_t first, int64_t count)
 
 /* Copies elements [begin, end), counted in memory order in a slice whose indices in the dimensions
  * before `dim` are fixed: what lies in whole slices of this dimension at once, the rest of a slice
- * by itself. The dimensions are in the order of `to` in memory. Returns the bytes of `from`. */
-static int64_t copy_stretch(td_tensor to, td_tensor from, int dim, int64_t begin, int64_t end)
+ * by itself. The dimensions are in the order of `to` in memory. */
+static void copy_stretch(td_tensor to, td_tensor from, int dim, int64_t begin, int64_t end)
 {
-    int64_t slice = 1, bytes = 0, next;
+    int64_t slice = 1, next;
     for (int d = dim + 1; d < to.ndim; d++) {
         slice *= to.shape[d];
     }
@@ -153,16 +153,14 @@ static int64_t copy_stretch(td_tensor to, td_tensor from, int dim, int64_t begin
         td_tensor b = to.ndim > 0 ? narrow(from, dim, first, count) : from;
         if (whole > 0) {
             td_copy_(&a, &b);
-            bytes += td_numel(&b) * (int64_t)td_dtype_size(b.dtype);
         } else {
-            bytes += copy_stretch(a, b, dim + 1, begin - first * slice, next - first * slice);
+            copy_stretch(a, b, dim + 1, begin - first * slice, next - first * slice);
         }
     }
-    return bytes;
 }
 
-int64_t td_params_read(const td_tensor *from, const td_tensor *form, int64_t begin,
-                       const td_tensor *part)
+void td_params_read(const td_tensor *from, const td_tensor *form, int64_t begin,
+                    const td_tensor *part)
 {
     td_tensor to, in = *from; /* all of the parameter, though `to` has memory for the part alone */
     td_init_header(&to, part->storage, part->offset - begin, td_shape_of(form), form->stride,
@@ -173,7 +171,7 @@ int64_t td_params_read(const td_tensor *from, const td_tensor *form, int64_t beg
             swap_dims(&in, d);
         }
     }
-    return copy_stretch(to, in, 0, begin, begin + td_numel(part));
+    copy_stretch(to, in, 0, begin, begin + td_numel(part));
 }
 
 /* Memory in which any deferred parameter can be drawn. */

@@ -37,9 +37,9 @@ uint32_t td_host_number(void)
 
 /* ---- one file ---- */
 
-static int open_above_streams(const char *name, int flags)
+static int open_above_streams(const char *name)
 {
-    int fd = open(name, O_WRONLY | O_NOFOLLOW | O_CLOEXEC | flags, 0666);
+    int fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd < 0 || fd > STDERR_FILENO) {
         return fd;
     }
@@ -61,7 +61,7 @@ int td_temporary_open(const char *path, char **name)
     }
     snprintf(*name, size, "%s" TD_TEMPORARY_MARK "%08" PRIx32 ".%ld.%016" PRIx64, path,
              td_host_number(), (long)getpid(), random);
-    int fd = open_above_streams(*name, O_CREAT | O_EXCL);
+    int fd = open_above_streams(*name);
     if (fd < 0) {
         int error = errno;
         free(*name);
@@ -71,33 +71,19 @@ int td_temporary_open(const char *path, char **name)
     return fd;
 }
 
-static FILE *stream_of(int fd)
+FILE *td_temporary_file(const char *path, char **name)
 {
+    int fd = td_temporary_open(path, name);
     FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;
     if (fd >= 0 && file == NULL) {
         int error = errno;
         close(fd);
-        errno = error;
-    }
-    return file;
-}
-
-FILE *td_temporary_file(const char *path, char **name)
-{
-    FILE *file = stream_of(td_temporary_open(path, name));
-    if (file == NULL && *name != NULL) {
-        int error = errno;
         unlink(*name);
         free(*name);
         *name = NULL;
         errno = error;
     }
     return file;
-}
-
-FILE *td_temporary_join(const char *name)
-{
-    return stream_of(open_above_streams(name, 0));
 }
 
 const char *td_temporary_end(FILE *file, char *name, const char *path)

@@ -19,9 +19,6 @@
 int td_temporary_open(const char *path, char **name);
 FILE *td_temporary_file(const char *path, char **name); /* the same as a stream; NULL with errno */
 
-/* Opens the temporary file of another process, or NULL with errno. */
-FILE *td_temporary_join(const char *name);
-
 /* Syncs the file to the disk, closes it and renames it to `path`; path NULL: closes and removes it.
  * Frees the name. Returns NULL, or what failed ("writing", "syncing", "closing", "renaming") with
  * errno; then the file is removed and the target is unchanged. */

@@ -4,6 +4,7 @@
 #include "tests/ops_cases.h"
 #include "tests/temp_folder.h"
 #include "nn/io/safetensors.h"
+#include "tests/entry_data.h"
 #include "tensor/extend.h"
 #include "nn/module.h"
 
@@ -169,6 +170,16 @@ bool models_have_torch(void)
     return have;
 }
 
+static td_tensor *entry_tensor(const td_safetensors *file, const char *name)
+{
+    const td_safetensors_entry *entry = td_safetensors_find(file, name);
+    assert_non_null(entry);
+    void *data = entry_data(file, entry);
+    td_tensor *t = td_from(data, entry->shape, entry->dtype, TD_CPU);
+    free(data);
+    return t;
+}
+
 static double *entry_values(const td_safetensors *file, const char *name, int64_t count)
 {
     const td_safetensors_entry *entry = td_safetensors_find(file, name);
@@ -177,17 +188,10 @@ static double *entry_values(const td_safetensors *file, const char *name, int64_
     }
     double *values = malloc(((size_t)count + 1) * sizeof *values);
     assert_non_null(values);
-    td_tensor *t = td_from(entry->data, entry->shape, entry->dtype, TD_CPU);
+    td_tensor *t = entry_tensor(file, name);
     td_read(t, values, TD_F64);
     td_free(t);
     return values;
-}
-
-static td_tensor *entry_tensor(const td_safetensors *file, const char *name)
-{
-    const td_safetensors_entry *entry = td_safetensors_find(file, name);
-    assert_non_null(entry);
-    return td_from(entry->data, entry->shape, entry->dtype, TD_CPU);
 }
 
 /* Relative L2 error of all gradients as one long vector. */

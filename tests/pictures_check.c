@@ -1,5 +1,6 @@
 #include "tests/pictures_check.h"
 
+#include "tests/entry_data.h"
 #include "tests/temp_folder.h"
 
 #include <stdarg.h>
@@ -102,7 +103,11 @@ int pictures_each(const td_safetensors *file, const char *word,
     for (int i = 0; i < td_safetensors_count(file); i++) {
         const td_safetensors_entry *entry = td_safetensors_get(file, i);
         if (strncmp(entry->name, word, length) == 0 && entry->name[length] == '/') {
-            fn(entry->name + length + 1, entry);
+            td_safetensors_entry read = *entry;
+            void *data = entry_data(file, entry);
+            read.data = data;
+            fn(entry->name + length + 1, &read);
+            free(data);
             found++;
         }
     }

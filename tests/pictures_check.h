@@ -13,7 +13,7 @@ int pictures_open_expected(void **state);
 int pictures_close_expected(void **state);
 
 /* Calls fn for every tensor of a file (NULL: the expected ones) whose name begins with a word and a
- * slash; returns how many there are. */
+ * slash, with its data; returns how many there are. */
 int pictures_each(const td_safetensors *file, const char *word,
                   void (*fn)(const char *rest, const td_safetensors_entry *));
 

@@ -3,6 +3,7 @@
 #include "tandem.h"
 #include "tensor/temporary.h"
 #include "tensor/extend.h"
+#include "tests/entry_data.h"
 #include "tests/expect_fatal.h"
 #include "tests/temp_folder.h"
 #include "nn/io/safetensors.h"
@@ -388,11 +389,14 @@ static void check_whole(const char *path)
     const td_safetensors_entry *bias = td_safetensors_find(file, "bias");
     assert_non_null(weight);
     assert_non_null(bias);
-    float filling = *(const float *)bias->data;
+    float *weights = entry_data(file, weight), *biases = entry_data(file, bias);
+    float filling = biases[0];
     assert_true(filling == 1.0f || filling == 2.0f);
     for (size_t i = 0; i < weight->bytes / sizeof(float); i++) {
-        assert_true(((const float *)weight->data)[i] == filling);
+        assert_true(weights[i] == filling);
     }
+    free(weights);
+    free(biases);
     td_safetensors_close(file);
 }
 

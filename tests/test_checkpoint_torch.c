@@ -3,6 +3,7 @@
 #include "tandem.h"
 #include "tests/temp_folder.h"
 #include "nn/io/safetensors.h"
+#include "tests/entry_data.h"
 #include "nn/module.h"
 
 #include <math.h>
@@ -74,9 +75,9 @@ static void test_from_torch(void **state)
     }
     td_safetensors *file;
     assert_int_equal(td_safetensors_open(probe, &file), TD_OK);
-    const float *expected = td_safetensors_find(file, "logits")->data;
-    float logits[BATCH * CLASSES];
-    run_model(net, td_safetensors_find(file, "x")->data, logits);
+    float *expected = entry_data(file, td_safetensors_find(file, "logits"));
+    float *x = entry_data(file, td_safetensors_find(file, "x")), logits[BATCH * CLASSES];
+    run_model(net, x, logits);
     double error = 0.0, size = 0.0;
     for (int i = 0; i < BATCH * CLASSES; i++) {
         error += (logits[i] - expected[i]) * (double)(logits[i] - expected[i]);
@@ -84,6 +85,8 @@ static void test_from_torch(void **state)
     }
     assert_true(size > 0.0);
     assert_true(sqrt(error / size) < 1e-5);
+    free(expected);
+    free(x);
     td_safetensors_close(file);
     td_module_free(net);
 }

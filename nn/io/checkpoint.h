@@ -85,11 +85,10 @@ typedef struct td_checkpoint_options {
 
 /* Saves a training run. Under DDP one rank saves. With sharding (td_ddp's .shard) let all ranks
  * call td_checkpoint_save, except for a model alone whose values are not sharded: one rank saves
- * it. Each rank writes the parts of parameters that it alone has into one file, and rank 0 writes
- * the rest. If a rank does not see the file, because it runs on another host, rank 0 writes the
- * whole file, and the other ranks send their parts to rank 0, a parameter at a time. The same holds
- * for extra tensors that belong to several ranks (td_ddp_state_to_save). All ranks return the same
- * outcome. The file does not depend on the number of ranks, except for such extra tensors. */
+ * it. Rank 0 writes the file; the other ranks send rank 0 the parts that they alone have, one
+ * tensor at a time. The same holds for extra tensors that belong to several ranks
+ * (td_ddp_state_to_save). All ranks return the same outcome. The file does not depend on the number
+ * of ranks, except for such extra tensors. */
 td_status td_checkpoint_save_at(td_checkpoint_options options, td_site at);
 
 /* Saving while training goes on:
@@ -98,23 +97,23 @@ td_status td_checkpoint_save_at(td_checkpoint_options options, td_site at);
  *     td_checkpoint_save(path, net, .optim = optim, .background = &saving);     many times
  *     td_saving_wait(&saving);                                                  at the end
  *
- * td_checkpoint_save copies what this rank writes (so it needs as much memory again) and returns. A
- * thread writes the copy; it runs when training leaves a CPU idle. The file is the same as
- * without .background, and as atomic: until it is complete, the path holds the old file. One save
- * runs at a time: td_checkpoint_save first calls td_saving_wait; if that fails, td_checkpoint_save
- * returns the error and saves nothing.
+ * td_checkpoint_save writes everything into the operating system's memory (the page cache) and
+ * returns; a failure so far, a full disk for example, is its status. A thread waits until the disk
+ * has the file, and gives the file its name: until then the path holds the old file. (A file system
+ * without a page cache, as some network file systems are, makes td_checkpoint_save wait for the
+ * disk.) One save runs at a time: td_checkpoint_save first calls td_saving_wait; if that fails,
+ * td_checkpoint_save returns the error and saves nothing.
  *
- * td_saving_wait writes what is left, sets *saving to NULL, and returns what td_checkpoint_save
- * returns without .background. NULL is fine. Call td_saving_wait before the program ends and before
- * the model is freed. If several ranks save together, all ranks call it, and only then the file
- * gets its name. td_saving_is_written says whether this rank's thread is done. Once that is true on
- * all ranks, td_saving_wait only gives the file its name. */
+ * td_saving_wait waits for the thread, sets *saving to NULL, and returns the outcome. NULL is fine.
+ * Call td_saving_wait before the program ends and before the model is freed. If several ranks save
+ * together, all ranks call td_saving_wait, and all return the same outcome. td_saving_is_written
+ * says whether this rank's thread is done. */
 td_status td_saving_wait(td_saving **saving);
 bool td_saving_is_written(const td_saving *saving);
 
-/* Gives a save up: in place of td_saving_wait, where this rank fails and the other ranks do not
- * call td_saving_wait with it. Frees the copy, removes the temporary file if this is rank 0, and
- * sets *saving to NULL. A file that already has its name stays. NULL is fine. */
+/* The same without the other ranks: in place of td_saving_wait, where this rank fails and the other
+ * ranks do not call td_saving_wait with it. The file is complete if it could be written. NULL is
+ * fine. */
 void td_saving_cancel(td_saving **saving);
 
 /* Loads a file into an existing model, optimizer, averages, scaler and extra tensors.
@@ -122,14 +121,17 @@ void td_saving_cancel(td_saving **saving);
  * All names and shapes must fit, and the file must hold everything that the options ask for
  * (optim, ema, extra, with_random); a file without a scaler is fine, and leaves the scaler
  * unchanged. If something is missing or does not fit, TD_E_MISMATCH lists the differences, and
- * nothing is changed. Float dtypes are converted. Names with the prefixes of PyTorch's wrappers
+ * nothing is changed. TD_E_IO on the way names the tensor that could not be read; what comes before
+ * it in the model is loaded then. Float dtypes are converted. Names with the prefixes of PyTorch's
+ * wrappers
  * ("module.", "_orig_mod.") are accepted. "num_batches_tracked" is ignored if the model does not
  * count batches (.cumulative of td_nn_batch_norm2d), and so are optimizer state, averages and extra
  * tensors that the options do not ask for. Settings of the optimizer other than the learning rate,
  * and its groups, stay as you made them.
  *
- * With sharding, where all ranks save, all ranks also load, and each reads its own part. If the
- * file does not fit on one rank, all return that rank's error, and nothing is changed.
+ * With sharding, where all ranks save, all ranks also load. Each reads the tensors of which it
+ * keeps something, one at a time. If the file does not fit on one rank, all return that rank's
+ * error, and nothing is changed.
  *
  * If td_parameters was called on the model, its parameters get the memory order that they had when
  * the file was made (not those of a model with a sharded optimizer, whose order stays). Under DDP

@@ -74,7 +74,7 @@ td_status td_load_at(const char *path, td_module *net, td_site at)
 {
     TD_REQUIRE(path != NULL && net != NULL, at, "td_load: there is no path or no model");
     return td_checkpoint_load_model(&(td_checkpoint_options){ .path = path, .model = net }, true,
-                                    &(int64_t){ 0 }, at);
+                                    at);
 }
 
 /* ---- a model from its file ---- */

@@ -143,7 +143,17 @@ static td_status report_differences(const td_records *l, const char *path)
 
 /* ---- the values ---- */
 
-/* This rank's window of a parameter or of its state. */
+/* Reads a record's data into l->data. */
+static td_status read_data(const td_records *l, const td_tensor_record *r)
+{
+    td_status status = td_safetensors_read(l->file, r->from, l->data);
+    return status == TD_OK ? TD_OK
+                           : td_fail_context(status, "'%s' was loaded in part, up to '%s'",
+                                             l->options->path, r->name);
+}
+
+/* This rank's window of a parameter or of its state. A tensor of which the rank keeps nothing is
+ * not read. */
 static td_status take_window(td_records *l, const td_tensor_record *r)
 {
     const td_params *params = td_params_laid_out(l->options->model);
@@ -152,18 +162,16 @@ static td_status take_window(td_records *l, const td_tensor_record *r)
         return TD_OK;
     }
     td_tensor *part = td_zeros(TD_SHAPE(here.count), r->tensor->dtype, td_device_of(r->tensor));
-    if (part == NULL) {
-        return TD_E_NOMEM;
-    }
-    if (r->part != TD_PART_EMPTY) {
+    td_status status = part == NULL               ? TD_E_NOMEM
+                       : r->part == TD_PART_EMPTY ? TD_OK
+                                                  : read_data(l, r);
+    if (status == TD_OK && r->part != TD_PART_EMPTY) {
         td_storage storage;
         td_tensor from;
-        td_init_borrowed(&from, &storage, (void *)(uintptr_t)r->from->data, r->from->shape,
-                         r->from->dtype);
-        l->bytes_read += td_params_read(&from, r->tensor,
-                                        here.begin - td_params_get(params, r->param)->begin, part);
+        td_init_borrowed(&from, &storage, l->data, r->from->shape, r->from->dtype);
+        td_params_read(&from, r->tensor, here.begin - td_params_get(params, r->param)->begin, part);
     }
-    td_status status = td_params_keep(params, r->window, r->param, part);
+    status = status == TD_OK ? td_params_keep(params, r->window, r->param, part) : status;
     td_free(part);
     return status;
 }
@@ -175,10 +183,10 @@ static td_status take_tensor(td_records *l, const td_tensor_record *r)
     }
     if (r->part == TD_PART_EMPTY) {
         td_fill_(r->tensor, 0.0);
-    } else {
-        td_write(r->tensor, r->from->data, r->from->dtype);
-        l->bytes_read += (int64_t)r->from->bytes;
+        return TD_OK;
     }
+    TD_TRY(read_data(l, r));
+    td_write(r->tensor, l->data, r->from->dtype);
     return TD_OK;
 }
 
@@ -206,18 +214,30 @@ static td_status take(td_records *l)
     return l->order != NULL ? td_params_reorder(td_params_laid_out(c->model), l->order) : TD_OK;
 }
 
+/* Memory for the data of any tensor that is read. */
+static void make_room(td_records *l)
+{
+    size_t most = 1;
+    for (int i = 0; i < l->tensor_count; i++) {
+        const td_tensor_record *r = &l->tensors[i];
+        most = r->from != NULL && r->from->bytes > most ? r->from->bytes : most;
+    }
+    l->data = malloc(most);
+    l->failed = l->failed || l->data == NULL;
+}
+
 /* Fails unless the file has what is asked for. Nothing is changed. */
 static td_status compare(td_records *l)
 {
+    const char *path = l->options->path;
     td_records_list(l);
     match(l);
-    const char *path = l->options->path;
+    make_room(l);
     return l->failed ? td_fail(TD_E_NOMEM, "no memory to load '%s'", path)
                      : report_differences(l, path);
 }
 
-td_status td_checkpoint_load_model(const td_checkpoint_options *options, bool averages,
-                                   int64_t *bytes_read, td_site at)
+td_status td_checkpoint_load_model(const td_checkpoint_options *options, bool averages, td_site at)
 {
     td_records_require(options, "td_checkpoint_load", at);
     const td_params *shared = td_records_shared(options);
@@ -229,7 +249,6 @@ td_status td_checkpoint_load_model(const td_checkpoint_options *options, bool av
     if (status == TD_OK) {
         status = td_peers_agree(peers, take(&list));
     }
-    *bytes_read = list.bytes_read;
     td_records_free(&list);
     td_safetensors_close(file);
     return status;
@@ -237,5 +256,5 @@ td_status td_checkpoint_load_model(const td_checkpoint_options *options, bool av
 
 td_status td_checkpoint_load_at(td_checkpoint_options options, td_site at)
 {
-    return td_checkpoint_load_model(&options, false, &(int64_t){ 0 }, at);
+    return td_checkpoint_load_model(&options, false, at);
 }

@@ -145,6 +145,7 @@ void td_records_free(td_records *list)
         free(list->file == NULL ? list->texts[i].text : NULL);
     }
     free(list->order);
+    free(list->data);
     free(list->used);
     free(list->tensors);
     free(list->texts);

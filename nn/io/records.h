@@ -1,5 +1,19 @@
-/* What a checkpoint holds, as one list of records: saving writes it, loading compares it with a
- * file and then takes the values. Users do not include this. */
+/* What a checkpoint holds, as one list of records: saving writes the list, loading compares it with
+ * a file and then takes the values. Users do not include this.
+ *
+ * A run that is resumed makes the same bits as one that was never interrupted, because the list has
+ * all that the next steps depend on:
+ *
+ *     the model's parameters and buffers     what forward computes with
+ *     the optimizer's state, steps, lr       what the update computes with
+ *     averages of weights, the loss scaler   the same of these
+ *     the generator, each Dropout's seed     what is drawn
+ *     the parameters' order in memory        floating-point sums depend on their order: gradients
+ *                                            are added over ranks, and norms over parameters, in
+ *                                            the order of memory
+ *
+ * Where the run is in its data (epoch, batch), the program keeps as metadata of its own. Tensors
+ * are the file's tensors; numbers are text in its metadata. */
 #ifndef TD_NN_IO_RECORDS_H
 #define TD_NN_IO_RECORDS_H
 
@@ -98,7 +112,7 @@ typedef struct td_records {
     td_scaler_state scaler; /* the options' scaler's */
     int *order;             /* of parameters in memory; NULL: it stays */
     td_difference missing, unexpected, unlike; /* of the file */
-    int64_t bytes_read;                        /* of the file's data */
+    void *data;                                /* of the tensor that is read */
     bool failed;                               /* memory was short */
 } td_records;
 
@@ -120,9 +134,8 @@ void td_differ(td_difference *d, const char *format, ...) __attribute__((format(
 td_status td_checkpoint_open(const char *path, td_safetensors **file);
 
 /* td_checkpoint_load. averages: the model gets the averages of the weights where the file has them.
- * bytes_read: how many bytes of the file's tensors this rank has taken. */
-td_status td_checkpoint_load_model(const td_checkpoint_options *options, bool averages,
-                                   int64_t *bytes_read, td_site at);
+ */
+td_status td_checkpoint_load_model(const td_checkpoint_options *options, bool averages, td_site at);
 
 /* Formats into new memory; NULL with td_last_error() when it is short. */
 char *td_format(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -68,18 +68,16 @@ static bool read_size(const cJSON *item, int64_t *value)
     return valid;
 }
 
-static td_status read_offsets(const cJSON *list, const char *data, int64_t data_size,
-                              td_safetensors_entry *entry)
+static td_status read_offsets(const cJSON *list, int64_t data_size, td_safetensors_place *place)
 {
-    int64_t begin, end;
+    int64_t end;
     TD_CHECK(cJSON_IsArray(list) && cJSON_GetArraySize(list) == 2 &&
-                 read_size(list->child, &begin) && read_size(list->child->next, &end) &&
-                 begin <= end && end <= data_size,
+                 read_size(list->child, &place->begin) && read_size(list->child->next, &end) &&
+                 place->begin <= end && end <= data_size,
              TD_E_FORMAT,
              "the data_offsets of tensor '%s' do not lie inside the file's %lld bytes of data",
-             entry->name, (long long)data_size);
-    entry->data = data + begin;
-    entry->bytes = (size_t)(end - begin);
+             place->entry.name, (long long)data_size);
+    place->entry.bytes = (size_t)(end - place->begin);
     return TD_OK;
 }
 
@@ -105,9 +103,9 @@ static td_status read_shape(const cJSON *list, td_safetensors_entry *entry)
     return TD_OK;
 }
 
-static td_status read_entry(const cJSON *item, const char *data, int64_t data_size,
-                            td_safetensors_entry *entry)
+static td_status read_entry(const cJSON *item, int64_t data_size, td_safetensors_place *place)
 {
+    td_safetensors_entry *entry = &place->entry;
     entry->name = item->string;
     TD_CHECK(cJSON_IsObject(item), TD_E_FORMAT, "the header's '%s' is no object", entry->name);
     const cJSON *dtype = cJSON_GetObjectItemCaseSensitive(item, "dtype");
@@ -118,36 +116,61 @@ static td_status read_entry(const cJSON *item, const char *data, int64_t data_si
              "tensor '%s' must have a dtype, a shape and data_offsets, and nothing else",
              entry->name);
     TD_TRY(read_dtype(dtype, entry));
-    TD_TRY(read_offsets(offsets, data, data_size, entry));
+    TD_TRY(read_offsets(offsets, data_size, place));
     return read_shape(shape, entry);
 }
 
+static int compare_keys(const void *a, const void *b)
+{
+    const cJSON *const *x = a, *const *y = b;
+    return strcmp((*x)->string, (*y)->string);
+}
+
+/* Lists the metadata by their keys. */
 static td_status read_metadata(td_safetensors *file, const cJSON *item)
 {
-    TD_CHECK(file->metadata == NULL, TD_E_FORMAT, "the header has " METADATA " twice");
+    TD_CHECK(file->texts == NULL, TD_E_FORMAT, "the header has " METADATA " twice");
     TD_CHECK(cJSON_IsObject(item), TD_E_FORMAT, "the header's " METADATA " is no object");
+    file->texts = calloc((size_t)cJSON_GetArraySize(item) + 1, sizeof *file->texts);
+    TD_CHECK(file->texts != NULL, TD_E_NOMEM, "no memory for the metadata");
     for (const cJSON *value = item->child; value != NULL; value = value->next) {
         TD_CHECK(cJSON_IsString(value), TD_E_FORMAT, "the metadata value '%s' is no string",
                  value->string);
+        file->texts[file->text_count++] = value;
     }
-    file->metadata = item;
+    qsort(file->texts, (size_t)file->text_count, sizeof *file->texts, compare_keys);
+    for (int i = 1; i < file->text_count; i++) {
+        TD_CHECK(compare_keys(&file->texts[i - 1], &file->texts[i]) != 0, TD_E_FORMAT,
+                 "the metadata have '%s' twice", file->texts[i]->string);
+    }
     return TD_OK;
 }
 
-td_status td_safetensors_read_header(td_safetensors *file, const char *text, size_t size,
-                                     const char *data, int64_t data_size)
+const char *td_safetensors_metadata(const td_safetensors *file, const char *key)
+{
+    const cJSON wanted = { .string = (char *)(uintptr_t)key }, *item = &wanted;
+    const cJSON **found = NULL;
+    if (file->texts != NULL) {
+        found = bsearch(&item, file->texts, (size_t)file->text_count, sizeof *file->texts,
+                        compare_keys);
+    }
+    return found != NULL ? (*found)->valuestring : NULL;
+}
+
+td_status td_safetensors_read_header(td_safetensors *file, const char *text, size_t size)
 {
     TD_TRY(parse_json(file, text, size));
     size_t room = (size_t)cJSON_GetArraySize(file->header) + 1;
+    file->places = calloc(room, sizeof *file->places);
     file->entries = calloc(room, sizeof *file->entries);
     file->by_name = calloc(room, sizeof *file->by_name);
-    TD_CHECK(file->entries != NULL && file->by_name != NULL, TD_E_NOMEM,
+    TD_CHECK(file->places != NULL && file->entries != NULL && file->by_name != NULL, TD_E_NOMEM,
              "no memory for the list of %zu tensors", room - 1);
     for (const cJSON *item = file->header->child; item != NULL; item = item->next) {
         if (strcmp(item->string, METADATA) == 0) {
             TD_TRY(read_metadata(file, item));
         } else {
-            TD_TRY(read_entry(item, data, data_size, &file->entries[file->count]));
+            TD_TRY(read_entry(item, file->size - file->data, &file->places[file->count]));
             file->count++;
         }
     }
@@ -182,10 +205,11 @@ static bool add_entry(cJSON *root, const td_safetensors_entry *entry, int64_t be
            add_number(offsets, begin + (int64_t)entry->bytes);
 }
 
-static td_status fill(cJSON *root, const td_safetensors_entry *entries, const int64_t *begin,
-                      int count, const td_metadata *metadata, int metadata_count)
+static td_status fill(cJSON *root, const td_safetensors_entry *entries, int count,
+                      const td_metadata *metadata, int metadata_count, int64_t *begin)
 {
     bool made = root != NULL;
+    int64_t end = 0;
     cJSON *strings = metadata_count > 0 ? cJSON_AddObjectToObject(root, METADATA) : NULL;
     for (int i = 0; i < metadata_count; i++) {
         TD_TRY(check_new(strings, metadata[i].key, "metadata values"));
@@ -197,6 +221,8 @@ static td_status fill(cJSON *root, const td_safetensors_entry *entries, const in
                 TD_CHECK(strcmp(entries[i].name, METADATA) != 0, TD_E_ARG,
                          "no tensor can be called '%s'", entries[i].name);
                 TD_TRY(check_new(root, entries[i].name, "tensors"));
+                begin[i] = end;
+                end += (int64_t)entries[i].bytes;
                 made = made && add_entry(root, &entries[i], begin[i]);
             }
         }
@@ -205,12 +231,12 @@ static td_status fill(cJSON *root, const td_safetensors_entry *entries, const in
     return TD_OK;
 }
 
-td_status td_safetensors_write_header(const td_safetensors_entry *entries, const int64_t *begin,
-                                      int count, const td_metadata *metadata, int metadata_count,
-                                      char **text)
+td_status td_safetensors_write_header(const td_safetensors_entry *entries, int count,
+                                      const td_metadata *metadata, int metadata_count,
+                                      int64_t *begin, char **text)
 {
     cJSON *root = cJSON_CreateObject();
-    td_status status = fill(root, entries, begin, count, metadata, metadata_count);
+    td_status status = fill(root, entries, count, metadata, metadata_count, begin);
     *text = status == TD_OK ? cJSON_PrintUnformatted(root) : NULL;
     cJSON_Delete(root);
     return status != TD_OK || *text != NULL

@@ -23,27 +23,34 @@
 enum {
     TD_SAFETENSORS_LENGTH = 8, /* bytes in front of the header */
     TD_SAFETENSORS_WIDEST = 8, /* bytes of an element: wide ones come first, so all lie aligned */
+    TD_SAFETENSORS_HEADER = 100000000, /* bytes of a header at most: the format's own limit */
 };
 
+typedef struct td_safetensors_place {
+    td_safetensors_entry entry;
+    int64_t begin; /* of its data, counted from the first tensor's */
+} td_safetensors_place;
+
 struct td_safetensors {
-    const char *bytes; /* the whole file */
-    size_t size;
-    bool mapped;                  /* by td_safetensors_open; otherwise the bytes are the caller's */
-    struct cJSON *header;         /* names and metadata point into it */
-    const struct cJSON *metadata; /* NULL: none */
-    td_safetensors_entry *entries;        /* in the order of their data */
+    FILE *in;                   /* the file, or memory that holds one */
+    int64_t size;               /* of the whole file when it was opened */
+    int64_t data;               /* where the first tensor's data begin */
+    struct cJSON *header;       /* names and metadata point into it */
+    const struct cJSON **texts; /* the metadata, sorted by key */
+    int text_count;
+    td_safetensors_place *places;         /* in the order of their data */
+    td_safetensors_entry *entries;        /* the same */
     const td_safetensors_entry **by_name; /* sorted by name */
     int count;
 };
 
 /* Parses the header's text, checks every entry by itself, and lists the entries. What has been made
  * when it fails is the file's, for td_safetensors_close. */
-td_status td_safetensors_read_header(td_safetensors *file, const char *text, size_t size,
-                                     const char *data, int64_t data_size);
+td_status td_safetensors_read_header(td_safetensors *file, const char *text, size_t size);
 
-/* The header's text, malloc'ed, of entries whose data begin at begin[i]. */
-td_status td_safetensors_write_header(const td_safetensors_entry *entries, const int64_t *begin,
-                                      int count, const td_metadata *metadata, int metadata_count,
-                                      char **text);
+/* The header's text, malloc'ed. begin[i] becomes the place of entry i's data. */
+td_status td_safetensors_write_header(const td_safetensors_entry *entries, int count,
+                                      const td_metadata *metadata, int metadata_count,
+                                      int64_t *begin, char **text);
 
 #endif

@@ -10,44 +10,19 @@
 #include <unistd.h>
 
 struct td_safetensors_out {
-    td_safetensors_place place;
     char *path;      /* the target */
-    char *temporary; /* NULL: the file is another process's */
+    char *temporary; /* the file's name until it is finished */
     FILE *file;
-    int64_t *begin, *bytes; /* of each tensor's data; begin counts from the first tensor's */
+    int64_t data;   /* where the tensors' data begin */
+    int64_t size;   /* of all data */
+    int64_t *begin; /* of each tensor's data, counted from the first tensor's */
+    int64_t *bytes; /* of each tensor's data */
     int count;
 };
 
 static td_status io_failure(const td_safetensors_out *out, const char *what)
 {
-    return td_temporary_failed(out->path, out->place.bytes, what);
-}
-
-/* What is needed of the entries. NULL with td_last_error(). */
-static td_safetensors_out *new_out(const char *path, const td_safetensors_entry *entries, int count)
-{
-    td_safetensors_out *o = calloc(1, sizeof *o);
-    if (o != NULL) {
-        o->path = strdup(path);
-        o->begin = calloc(2 * (size_t)count + 1, sizeof *o->begin);
-    }
-    if (o == NULL || o->path == NULL || o->begin == NULL) {
-        td_fail(TD_E_NOMEM, "no memory to save %d tensors to '%s'", count, path);
-        (void)td_safetensors_finish(o, false);
-        return NULL;
-    }
-    o->bytes = o->begin + count;
-    o->count = count;
-    for (int width = TD_SAFETENSORS_WIDEST; width > 0; width /= 2) {
-        for (int i = 0; i < count; i++) {
-            if ((int)td_dtype_size(entries[i].dtype) == width) {
-                o->begin[i] = o->place.bytes;
-                o->bytes[i] = (int64_t)entries[i].bytes;
-                o->place.bytes += o->bytes[i];
-            }
-        }
-    }
-    return o;
+    return td_temporary_failed(out->path, out->size, what);
 }
 
 static td_status write_at(const td_safetensors_out *out, const void *bytes, size_t size,
@@ -68,35 +43,28 @@ static td_status write_at(const td_safetensors_out *out, const void *bytes, size
 
 static td_status begin_file(td_safetensors_out *out, const char *header)
 {
+    size_t length = strlen(header); /* padded with blanks, so that the data lie aligned */
+    size_t padding = (8 - length % 8) % 8;
+    TD_CHECK(length + padding <= TD_SAFETENSORS_HEADER, TD_E_ARG,
+             "'%s' would have a header of %zu bytes; a safetensors file has at most %d: give less "
+             "metadata",
+             out->path, length, TD_SAFETENSORS_HEADER);
     td_temporary_remove_abandoned(out->path);
     out->file = td_temporary_file(out->path, &out->temporary);
     if (out->file == NULL) {
         return io_failure(out, "creating a file beside it");
     }
-    size_t length = strlen(header); /* padded with blanks, so that the data lie aligned */
-    size_t padding = (8 - length % 8) % 8;
     unsigned char prefix[TD_SAFETENSORS_LENGTH];
     for (int i = 0; i < TD_SAFETENSORS_LENGTH; i++) {
         prefix[i] = (unsigned char)((uint64_t)(length + padding) >> (8 * i));
     }
-    snprintf(out->place.file, sizeof out->place.file, "%s", out->temporary);
-    out->place.data = (int64_t)(sizeof prefix + length + padding);
-    if (ftruncate(fileno(out->file), out->place.data + out->place.bytes) != 0) {
+    out->data = (int64_t)(sizeof prefix + length + padding);
+    if (ftruncate(fileno(out->file), out->data + out->size) != 0) {
         return io_failure(out, "writing");
     }
     TD_TRY(write_at(out, prefix, sizeof prefix, 0));
     TD_TRY(write_at(out, header, length, sizeof prefix));
     return write_at(out, "       ", padding, (int64_t)(sizeof prefix + length));
-}
-
-/* After a failure there is no file. */
-static td_status begun(td_status status, td_safetensors_out *o, td_safetensors_out **out)
-{
-    if (status != TD_OK) {
-        (void)td_safetensors_finish(o, false);
-    }
-    *out = status == TD_OK ? o : NULL;
-    return status;
 }
 
 /* ---- what others call ---- */
@@ -105,7 +73,11 @@ static td_status plan(td_safetensors_out *out, const td_safetensors_entry *entri
                       const td_metadata *metadata, int metadata_count)
 {
     char *header;
-    TD_TRY(td_safetensors_write_header(entries, out->begin, out->count, metadata, metadata_count,
+    for (int i = 0; i < out->count; i++) {
+        out->bytes[i] = (int64_t)entries[i].bytes;
+        out->size += out->bytes[i];
+    }
+    TD_TRY(td_safetensors_write_header(entries, out->count, metadata, metadata_count, out->begin,
                                        &header));
     td_status status = begin_file(out, header);
     cJSON_free(header);
@@ -116,34 +88,26 @@ td_status td_safetensors_plan(const char *path, const td_safetensors_entry *entr
                               const td_metadata *metadata, int metadata_count,
                               td_safetensors_out **out)
 {
-    td_safetensors_out *o = new_out(path, entries, count);
-    return begun(o != NULL ? plan(o, entries, metadata, metadata_count) : TD_E_NOMEM, o, out);
-}
-
-const td_safetensors_place *td_safetensors_place_of(const td_safetensors_out *out)
-{
-    return &out->place;
-}
-
-static td_status join(td_safetensors_out *out, const td_safetensors_place *place)
-{
-    int64_t bytes = out->place.bytes;
-    out->place = *place;
-    out->file = td_temporary_join(place->file);
-    if (out->file == NULL) {
-        return io_failure(out, "opening");
+    td_safetensors_out *o = calloc(1, sizeof *o);
+    int64_t *numbers = calloc(2 * (size_t)count + 1, sizeof *numbers);
+    char *target = strdup(path);
+    *out = NULL;
+    if (o == NULL || numbers == NULL || target == NULL) {
+        free(o);
+        free(numbers);
+        free(target);
+        return td_fail(TD_E_NOMEM, "no memory to save %d tensors to '%s'", count, path);
     }
-    TD_CHECK(bytes == place->bytes, TD_E_MISMATCH, "'%s': this rank has other tensors to save",
-             place->file);
+    *o = (td_safetensors_out){
+        .path = target, .begin = numbers, .bytes = numbers + count, .count = count
+    };
+    td_status status = plan(o, entries, metadata, metadata_count);
+    if (status != TD_OK) {
+        (void)td_safetensors_finish(o, false);
+        return status;
+    }
+    *out = o;
     return TD_OK;
-}
-
-td_status td_safetensors_join(const td_safetensors_place *place,
-                              const td_safetensors_entry *entries, int count,
-                              td_safetensors_out **out)
-{
-    td_safetensors_out *o = new_out(place->file, entries, count);
-    return begun(o != NULL ? join(o, place) : TD_E_NOMEM, o, out);
 }
 
 td_status td_safetensors_put(td_safetensors_out *out, int i, int64_t offset, const void *bytes,
@@ -152,21 +116,11 @@ td_status td_safetensors_put(td_safetensors_out *out, int i, int64_t offset, con
     TD_REQUIRE(i >= 0 && i < out->count && offset >= 0 && offset + (int64_t)size <= out->bytes[i],
                TD_HERE, "td_safetensors_put: %zu bytes from byte %lld are not in tensor %d of %d",
                size, (long long)offset, i, out->count);
-    return write_at(out, bytes, size, out->place.data + out->begin[i] + offset);
-}
-
-td_status td_safetensors_sync(td_safetensors_out *out)
-{
-    return fsync(fileno(out->file)) == 0 ? TD_OK : io_failure(out, "syncing");
+    return write_at(out, bytes, size, out->data + out->begin[i] + offset);
 }
 
 static td_status finish_file(td_safetensors_out *out, bool keep)
 {
-    if (out->temporary == NULL) { /* whose file it is renames or removes it */
-        td_status synced = keep ? td_safetensors_sync(out) : TD_OK;
-        bool closed = fclose(out->file) == 0 || !keep;
-        return closed || synced != TD_OK ? synced : io_failure(out, "closing");
-    }
     const char *failed = td_temporary_end(out->file, out->temporary, keep ? out->path : NULL);
     if (failed != NULL) {
         return io_failure(out, failed);

@@ -1,12 +1,15 @@
-/* Saving a checkpoint: walks over its list of records, and writes what this rank has of each, at
- * once or by a thread while the program goes on.
+/* Saving a checkpoint: one process, rank 0, writes its file record by record.
  *
- * For the thread, what this rank writes is copied while the program waits. (A forked child would
- * have the copy for nothing, but not safely: it has none of the threads that convert tensors, locks
- * that other threads hold stay locked in it, memory that ranks share goes on changing under it, and
- * a GPU's memory cannot be used in it.) The thread calls no collective, because the ranks' order of
- * collectives must not depend on the speed of disks: with several ranks the file gets its name in
- * td_saving_wait. */
+ * Most tensors lie whole on rank 0, which writes them from where they are, a MiB at a time: each
+ * piece is brought from the order in memory (or on the GPU) to the file's, and put into the file.
+ * Ranks that share a model (nn/params.h, "ranks that train the same parameters") have windows of
+ * its state, and perhaps of its values. The ranks that have parts of such a tensor broadcast them,
+ * so that it lies whole on rank 0 for as long as it is written, and then comes the next. So the
+ * file is that of a model on one process, and no rank needs more memory than for the largest
+ * tensor.
+ *
+ * What is written goes into the operating system's memory first (the page cache), which takes about
+ * as long as copying it. What takes long is the disk. In the background a thread waits for it. */
 #include "nn/internal.h"
 #include "nn/io/records.h"
 #include "nn/module.h"
@@ -15,7 +18,6 @@
 #include "tensor/storage.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -23,151 +25,40 @@
 
 enum { PIECE = 1 << 20 }; /* bytes that are converted, then written: they stay in the cache */
 
-/* ---- the file, perhaps written by a thread ---- */
-
-/* A copy of bytes of a tensor, which the thread will write. */
-typedef struct piece {
-    struct piece *next;
-    int tensor;
-    int64_t offset;
-    size_t size;
-    char bytes[];
-} piece;
+/* ---- a file in which all has been put ---- */
 
 struct td_saving {
-    td_safetensors_out *out;      /* NULL: this rank does not write */
-    const td_params_peers *peers; /* the ranks that write the file; NULL: this one */
-    piece **last;                 /* where the next piece goes */
+    td_safetensors_out *out;      /* NULL: another rank writes the file */
+    const td_params_peers *peers; /* the ranks that are told the outcome; NULL: this one */
     pthread_t thread;
     bool started;
-    atomic_bool written;  /* the thread is done: */
-    pthread_mutex_t lock; /* of what follows, while the thread writes */
-    piece *pieces;        /* that are left */
+    atomic_bool written; /* the file has its name, or has failed: */
     td_status status;
     char message[1024]; /* what failed */
 };
 
-static td_saving *new_saving(const td_params_peers *peers)
-{
-    td_saving *w = calloc(1, sizeof *w);
-    if (w != NULL) {
-        w->peers = peers;
-        w->last = &w->pieces;
-        pthread_mutex_init(&w->lock, NULL);
-        atomic_init(&w->written, false);
-    }
-    return w;
-}
-
-/* Memory for bytes of tensor i, which the thread will write. NULL with td_last_error(). */
-static void *room_for(td_saving *w, int i, int64_t offset, size_t size)
-{
-    piece *p = malloc(sizeof *p + size);
-    if (p == NULL) {
-        td_fail(TD_E_NOMEM,
-                "no memory for a copy of the checkpoint that is written in the background; save "
-                "it in the foreground");
-        return NULL;
-    }
-    *p = (piece){ .tensor = i, .offset = offset, .size = size };
-    *w->last = p;
-    w->last = &p->next;
-    return p->bytes;
-}
-
-/* Ends this rank's part of the file. */
-static td_status finish(td_saving *w, td_status status)
-{
-    td_status finished = td_safetensors_finish(w->out, status == TD_OK);
-    w->out = NULL;
-    return status == TD_OK ? finished : status;
-}
-
-static void free_saving(td_saving *w)
-{
-    for (piece *p = w->pieces, *next; p != NULL; p = next) {
-        next = p->next;
-        free(p);
-    }
-    pthread_mutex_destroy(&w->lock);
-    free(w);
-}
-
-/* Puts the file in its place if the status is TD_OK on all ranks, and otherwise removes it. All
- * ranks return the same outcome. peers: the ranks, or NULL if they have agreed on a failure.
- * Frees w; NULL is fine after a failure. */
-static td_status end(td_saving *w, const td_params_peers *peers, td_status status)
-{
-    if (w == NULL) {
-        return status;
-    }
-    bool first = peers == NULL || peers->rank == 0; /* its file gets the name, after the others */
-    status = first ? status : finish(w, status);
-    status = td_peers_agree(peers, status);
-    bool written = status == TD_OK;
-    status = first ? finish(w, status) : status;
-    free_saving(w);
-    return written ? td_peers_agree(peers, status) : status;
-}
-
-/* Keeps the first failure. */
-static void note(td_saving *w, td_status status)
-{
-    if (status != TD_OK && w->status == TD_OK) {
-        w->status = status;
-        snprintf(w->message, sizeof w->message, "%s", td_last_error());
-    }
-}
-
-/* Writes the next piece; false: none is left. */
-static bool write_piece(td_saving *w)
-{
-    pthread_mutex_lock(&w->lock);
-    piece *p = w->pieces;
-    bool left = p != NULL;
-    if (left) {
-        w->pieces = p->next;
-        if (w->status == TD_OK) {
-            note(w, td_safetensors_put(w->out, p->tensor, p->offset, p->bytes, p->size));
-        }
-        free(p);
-    }
-    pthread_mutex_unlock(&w->lock);
-    return left;
-}
-
-static void *write_pieces(void *arg)
+/* Waits for the disk, and gives the file its name. */
+static void *finish(void *arg)
 {
     td_saving *w = arg;
-    /* What training leaves of the CPUs is enough; a share of them would make steps longer. */
-    (void)pthread_setschedparam(pthread_self(), SCHED_IDLE, &(struct sched_param){ 0 });
-    while (write_piece(w)) {
+    w->status = td_safetensors_finish(w->out, true);
+    if (w->status != TD_OK) {
+        snprintf(w->message, sizeof w->message, "%s", td_last_error());
     }
-    pthread_mutex_lock(&w->lock);
-    if (w->peers == NULL) {
-        note(w, finish(w, w->status));
-    } else if (w->status == TD_OK && w->out != NULL) {
-        note(w, td_safetensors_sync(w->out));
-    }
-    pthread_mutex_unlock(&w->lock);
     atomic_store(&w->written, true);
     return NULL;
 }
 
-/* Starts the thread; td_saving_wait tells of a failure. Signals are for the program's own threads.
- */
-static void start(td_saving *w)
+/* Signals are for the program's own threads. Where no thread can be started, the program waits. */
+static void finish_in_background(td_saving *w)
 {
     sigset_t all, usual;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &usual);
-    int error = pthread_create(&w->thread, NULL, write_pieces, w);
+    w->started = pthread_create(&w->thread, NULL, finish, w) == 0;
     pthread_sigmask(SIG_SETMASK, &usual, NULL);
-    w->started = error == 0;
-    if (error != 0) {
-        note(w, td_fail(TD_E_IO, "cannot start a thread that writes a checkpoint: %s",
-                        strerror(error)));
-        atomic_store(&w->written, true);
+    if (!w->started) {
+        finish(w);
     }
 }
 
@@ -176,54 +67,43 @@ bool td_saving_is_written(const td_saving *saving)
     return atomic_load(&saving->written);
 }
 
-/* Takes over what the caller has, and ends its thread. */
-static td_saving *take(td_saving **saving)
+/* This rank's outcome. Frees the saving and sets *saving to NULL. */
+static td_status end(td_saving **saving)
 {
     td_saving *w = *saving;
     *saving = NULL;
-    if (w != NULL && w->started) {
-        while (write_piece(w)) { /* the thread waits for idle CPUs, which others may keep busy */
-        }
-        (void)pthread_setschedparam(w->thread, SCHED_OTHER, &(struct sched_param){ 0 });
+    if (w == NULL) {
+        return TD_OK;
+    }
+    if (w->started) {
         pthread_join(w->thread, NULL);
     }
-    return w;
+    td_status status = w->status == TD_OK ? TD_OK : td_fail(w->status, "%s", w->message);
+    free(w);
+    return status;
 }
 
 td_status td_saving_wait(td_saving **saving)
 {
-    td_saving *w = take(saving);
-    if (w == NULL) {
-        return TD_OK;
-    }
-    td_status status = w->status == TD_OK ? TD_OK : td_fail(w->status, "%s", w->message);
-    return end(w, w->peers, status);
+    const td_params_peers *peers = *saving != NULL ? (*saving)->peers : NULL;
+    return td_peers_agree(peers, end(saving));
 }
 
 void td_saving_cancel(td_saving **saving)
 {
-    if (*saving != NULL) {
-        pthread_mutex_lock(&(*saving)->lock);
-        (*saving)->status = TD_E_INTERRUPTED; /* pieces that are left are not written */
-        pthread_mutex_unlock(&(*saving)->lock);
-    }
-    (void)end(take(saving), NULL, TD_E_INTERRUPTED);
+    (void)end(saving);
 }
 
-/* ---- what this rank writes of each record ---- */
+/* ---- a record ---- */
 
 typedef struct saver {
     const td_records *list;
     const td_params *params; /* of which there are windows, or several ranks have state; or NULL */
-    const td_params_peers *peers;  /* the ranks; NULL: this one */
-    td_safetensors_entry *entries; /* of each tensor */
-    td_metadata *metadata;
-    td_saving *saving; /* the file; its `out` is NULL if this rank does not write */
-    bool later;        /* a thread writes; what it will write is copied */
-    bool all_write;    /* every rank writes what it alone has */
-    void *buffer;      /* a piece's elements, row-major */
-    td_tensor *whole;  /* the elements of one parameter or its state, in memory order */
-    td_status status;  /* the first failure of writing */
+    const td_params_peers *peers; /* the ranks; NULL: this one */
+    td_safetensors_out *out;      /* NULL: another rank writes the file */
+    void *buffer;                 /* a piece's elements, row-major */
+    td_tensor *whole;             /* bytes: room for any tensor that must be brought together */
+    td_status status;             /* the first failure of writing */
 } saver;
 
 /* The parameters of which several ranks have state, so that all of them save. */
@@ -236,189 +116,156 @@ static const td_params *saved_together(const td_checkpoint_options *c)
     return params;
 }
 
-/* A header of t's form over the elements in `memory`, for the time of a call. */
-static td_tensor over(const td_tensor *memory, const td_tensor *t)
+static int64_t bytes_of(const td_tensor *t)
 {
-    td_tensor view;
-    td_init_header(&view, memory->storage, memory->offset, td_shape_of(t), t->stride, t->dtype);
-    return view;
+    return td_numel(t) * (int64_t)td_dtype_size(t->dtype);
 }
 
-/* Writes rows [from, to) of record i: from the device's order to the file's. */
-static void put(saver *s, int i, const td_tensor *t, int64_t from, int64_t to)
+static int64_t row_bytes(const td_tensor *t)
 {
-    int64_t all = t->ndim > 0 ? t->shape[0] : 1;
-    int64_t row = all > 0 ? (int64_t)s->entries[i].bytes / all : 0;
+    return t->ndim > 0 && t->shape[0] > 0 ? bytes_of(t) / t->shape[0] : bytes_of(t);
+}
+
+/* Writes record i from t: from the device's order to the file's. */
+static void put(saver *s, int i, const td_tensor *t)
+{
+    int64_t all = t->ndim > 0 ? t->shape[0] : 1, row = row_bytes(t);
     int64_t few = PIECE / (row + 1) + 1, count;
-    for (; from < to && s->saving->out != NULL && s->status == TD_OK; from += count) {
-        count = to - from < few ? to - from : few;
+    for (int64_t from = 0; from < all && s->out != NULL && s->status == TD_OK; from += count) {
+        count = all - from < few ? all - from : few;
         td_tensor rows = *t;
         if (t->ndim > 0) {
             rows.shape[0] = count;
             rows.offset += from * t->stride[0];
         }
-        size_t size = (size_t)(count * row);
-        void *bytes = s->later ? room_for(s->saving, i, from * row, size) : s->buffer;
-        if (bytes == NULL) {
-            s->status = TD_E_NOMEM;
-            return;
-        }
-        td_read(&rows, bytes, s->entries[i].dtype);
-        if (!s->later) {
-            s->status = td_safetensors_put(s->saving->out, i, from * row, bytes, size);
-        }
+        td_read(&rows, s->buffer, t->dtype);
+        s->status = td_safetensors_put(s->out, i, from * row, s->buffer, (size_t)(count * row));
     }
 }
 
-/* Brings record i together on all ranks: what lies in several windows, or what its owner cannot
- * write. */
-static td_status bring_together(saver *s, const td_tensor_record *r)
-{
-    td_tensor part = td_params_part(s->whole, 0, td_numel(r->tensor));
-    if (r->window != NULL) {
-        return td_params_collect(s->params, r->window, r->param, &part);
-    }
-    if (r->owner == s->peers->rank) {
-        td_tensor to = over(s->whole, r->tensor);
-        td_copy_(&to, r->tensor);
-    }
-    return s->peers->broadcast(&part, r->owner, s->peers->user);
-}
-
-/* All ranks do this, also those on which writing has failed. What one rank has, this rank writes;
- * of what has to be brought together each writes its rows, or the first rank all. */
-static td_status put_record(saver *s, int i)
+/* Puts a record that rank 0 does not have as it is: one of windows, or another rank's. All ranks do
+ * this, also those on which writing has failed. */
+static td_status put_together(saver *s, int i, int owner)
 {
     const td_tensor_record *r = &s->list->tensors[i];
-    int rank = s->peers != NULL ? s->peers->rank : 0;
-    int owner = r->window != NULL ? td_params_owner(s->params, r->param) : r->owner;
-    int64_t rows = r->tensor->ndim > 0 ? r->tensor->shape[0] : 1, from = 0, to = rows;
-    bool together = owner != 0 && (owner < 0 || !s->all_write);
-    if (together) {
-        TD_TRY(bring_together(s, r));
-        if (s->all_write) {
-            from = rows * rank / s->peers->count;
-            to = rows * (rank + 1) / s->peers->count;
+    const td_tensor *t = r->tensor;
+    int64_t one = 1, stride[TD_MAX_DIMS];
+    td_tensor elements, view; /* of s->whole: one after the other, and in the record's shape */
+    td_init_header(&elements, s->whole->storage, 0, TD_SHAPE(td_numel(t)), &one, t->dtype);
+    td_layout_strides(td_device_of(s->whole), TD_ROW_MAJOR, td_shape_of(t), stride);
+    td_init_header(&view, s->whole->storage, 0, td_shape_of(t),
+                   r->window != NULL ? t->stride : stride, t->dtype);
+    if (r->window == NULL) {
+        if (owner == s->peers->rank) {
+            td_copy_(&view, t);
         }
-    } else if (owner != rank || s->status != TD_OK) {
-        return TD_OK;
-    } else if (r->window != NULL) {
-        td_tensor part = td_params_part(s->whole, 0, td_numel(r->tensor));
-        s->status = td_params_take(s->params, r->window, r->param, &part);
+        TD_TRY(s->peers->broadcast(&elements, owner, s->peers->user));
+    } else if (owner != 0) {
+        TD_TRY(td_params_collect(s->params, r->window, r->param, &elements));
+    } else if (s->out != NULL && s->status == TD_OK) {
+        s->status = td_params_take(s->params, r->window, r->param, &elements);
     }
-    td_tensor t = together || r->window != NULL ? over(s->whole, r->tensor) : *r->tensor;
-    put(s, i, &t, from, to);
+    put(s, i, &view);
     return TD_OK;
 }
 
 static td_status put_all(saver *s)
 {
     for (int i = 0; i < s->list->tensor_count; i++) {
-        TD_TRY(put_record(s, i));
+        const td_tensor_record *r = &s->list->tensors[i];
+        int owner = r->window != NULL ? td_params_owner(s->params, r->param) : r->owner;
+        if (r->window != NULL || owner != 0) {
+            TD_TRY(put_together(s, i, owner));
+        } else {
+            put(s, i, r->tensor);
+        }
     }
     return s->status;
 }
 
 /* ---- the whole ---- */
 
-/* What all of writing needs; false: memory is short. */
-static bool describe_file(saver *s)
+static td_status no_memory(const td_checkpoint_options *c)
+{
+    return td_fail(TD_E_NOMEM, "no memory to save a checkpoint to '%s'", c->path);
+}
+
+/* Makes the file, with its header. */
+static td_status plan(saver *s)
 {
     const td_records *l = s->list;
-    s->saving = new_saving(s->peers);
-    s->entries = calloc((size_t)l->tensor_count + 1, sizeof *s->entries);
-    s->metadata = calloc((size_t)l->text_count + 1, sizeof *s->metadata);
-    if (s->saving == NULL || s->entries == NULL || s->metadata == NULL) {
-        return false;
+    td_safetensors_entry *entries = calloc((size_t)l->tensor_count + 1, sizeof *entries);
+    td_metadata *metadata = calloc((size_t)l->text_count + 1, sizeof *metadata);
+    td_status status = entries != NULL && metadata != NULL ? TD_OK : no_memory(l->options);
+    if (status == TD_OK) {
+        for (int i = 0; i < l->tensor_count; i++) {
+            const td_tensor *t = l->tensors[i].tensor;
+            entries[i] = (td_safetensors_entry){ .name = l->tensors[i].name,
+                                                 .dtype = t->dtype,
+                                                 .shape = td_shape_of(t),
+                                                 .bytes = (size_t)bytes_of(t) };
+        }
+        for (int i = 0; i < l->text_count; i++) {
+            metadata[i] = (td_metadata){ l->texts[i].key, l->texts[i].text };
+        }
+        status = td_safetensors_plan(l->options->path, entries, l->tensor_count, metadata,
+                                     l->text_count, &s->out);
     }
-    int64_t row = 0, whole = 1; /* the longest of each */
-    for (int i = 0; i < l->tensor_count; i++) {
-        const td_tensor_record *r = &l->tensors[i];
-        const td_tensor *t = r->tensor;
-        int64_t count = td_numel(t), bytes = count * (int64_t)td_dtype_size(t->dtype);
-        int64_t of_row = bytes / (t->ndim > 0 && t->shape[0] > 0 ? t->shape[0] : 1);
-        s->entries[i] = (td_safetensors_entry){
-            .name = r->name, .dtype = t->dtype, .shape = td_shape_of(t), .bytes = (size_t)bytes
-        };
-        row = of_row > row ? of_row : row;
-        whole = (r->window != NULL || r->owner > 0) && count > whole ? count : whole;
-    }
-    for (int i = 0; i < l->text_count; i++) {
-        s->metadata[i] = (td_metadata){ l->texts[i].key, l->texts[i].text };
+    free(entries);
+    free(metadata);
+    return status;
+}
+
+/* Memory for the longest piece, and for the largest tensor that must be brought together. */
+static bool make_room(saver *s)
+{
+    int64_t row = 0, whole = 1;
+    for (int i = 0; i < s->list->tensor_count; i++) {
+        const td_tensor_record *r = &s->list->tensors[i];
+        int64_t bytes = r->window != NULL || r->owner > 0 ? bytes_of(r->tensor) : 0;
+        row = row_bytes(r->tensor) > row ? row_bytes(r->tensor) : row;
+        whole = bytes > whole ? bytes : whole;
     }
     s->buffer = malloc(PIECE + (size_t)row);
     if (s->params != NULL) {
-        const td_tensor *flat = td_params_flat(s->params);
-        s->whole = td_zeros(TD_SHAPE(whole), flat->dtype, td_device_of(flat));
+        s->whole = td_zeros(TD_SHAPE(whole), TD_U8, td_device_of(td_params_flat(s->params)));
     }
     return s->buffer != NULL && (s->params == NULL || s->whole != NULL);
 }
 
-/* Opens the first rank's file on the others. Where one of them does not see it, the first rank
- * writes all of it. */
-static td_status join(saver *s)
-{
-    const td_params_peers *peers = s->peers;
-    td_safetensors_place place = { .data = 0 };
-    if (s->saving->out != NULL) {
-        place = *td_safetensors_place_of(s->saving->out);
-    }
-    td_tensor *bytes = td_borrow(&place, TD_SHAPE(sizeof place), TD_U8, TD_CPU);
-    td_status status = bytes != NULL ? peers->broadcast(bytes, 0, peers->user) : TD_E_NOMEM;
-    td_free(bytes);
-    TD_TRY(peers->agree(status, peers->user));
-    place.file[sizeof place.file - 1] = '\0';
-    if (peers->rank > 0 && !peers->spare) {
-        status = td_safetensors_join(&place, s->entries, s->list->tensor_count, &s->saving->out);
-    }
-    TD_TRY(peers->agree(status == TD_E_MISMATCH ? status : TD_OK, peers->user));
-    s->all_write = peers->agree(status, peers->user) == TD_OK;
-    if (peers->rank > 0 && !s->all_write) {
-        (void)td_safetensors_finish(s->saving->out, false);
-        s->saving->out = NULL;
-    }
-    return TD_OK;
-}
-
-/* All ranks return the same outcome. Spare ranks write nothing. */
-static td_status begin_file(saver *s)
-{
-    const td_records *l = s->list;
-    td_status status = TD_OK;
-    if (s->peers == NULL || (s->peers->rank == 0 && !s->peers->spare)) {
-        status = td_safetensors_plan(l->options->path, s->entries, l->tensor_count, s->metadata,
-                                     l->text_count, &s->saving->out);
-    }
-    TD_TRY(td_peers_agree(s->peers, status));
-    return s->peers != NULL ? join(s) : TD_OK;
-}
-
-/* All ranks have the same collectives whether writing fails or not. */
+/* All ranks have the same collectives whether writing fails or not. When all have put what they
+ * have, the file is complete. Spare ranks write nothing. */
 static td_status save(saver *s)
 {
     const td_checkpoint_options *c = s->list->options;
-    td_status status = !s->list->failed && describe_file(s)
-                           ? TD_OK
-                           : td_fail(TD_E_NOMEM, "no memory to save a checkpoint to '%s'", c->path);
-    status = td_peers_agree(s->peers, status);
-    status = status == TD_OK ? begin_file(s) : status;
-    const td_params_peers *others = status == TD_OK ? s->peers : NULL; /* may not agree any more */
-    status = status == TD_OK ? put_all(s) : status;
-    if (c->background != NULL) {
-        status = td_peers_agree(others, status);
-        others = NULL;
+    bool writes = s->peers == NULL || (s->peers->rank == 0 && !s->peers->spare);
+    td_saving *w = calloc(1, sizeof *w);
+    bool room = !s->list->failed && w != NULL && make_room(s);
+    td_status status = td_peers_agree(s->peers, room ? TD_OK : no_memory(c));
+    if (status == TD_OK) {
+        status = td_peers_agree(s->peers, writes ? plan(s) : TD_OK);
     }
-    if (c->background != NULL && s->saving != NULL && status == TD_OK) {
-        *c->background = s->saving;
-        start(s->saving);
-    } else {
-        status = end(s->saving, others, status);
+    if (status == TD_OK) {
+        status = td_peers_agree(s->peers, put_all(s));
     }
-    free(s->entries);
-    free(s->metadata);
     free(s->buffer);
     td_free(s->whole);
-    return status;
+    if (status != TD_OK) {
+        (void)td_safetensors_finish(s->out, false);
+        free(w);
+        return status;
+    }
+    *w = (td_saving){ .out = s->out, .peers = s->peers };
+    if (c->background == NULL || w->out == NULL) {
+        finish(w);
+    } else {
+        finish_in_background(w);
+    }
+    if (c->background == NULL) {
+        return td_saving_wait(&w);
+    }
+    *c->background = w;
+    return TD_OK;
 }
 
 static void require_savable(const td_checkpoint_options *c, int ranks, td_site at)
@@ -440,7 +287,7 @@ td_status td_checkpoint_save_at(td_checkpoint_options options, td_site at)
 {
     td_records_require(&options, "td_checkpoint_save", at);
     td_records list = { .options = &options };
-    saver s = { .list = &list, .later = options.background != NULL };
+    saver s = { .list = &list };
     s.params = saved_together(&options);
     s.peers = s.params != NULL ? td_params_ranks_of(s.params) : NULL;
     require_savable(&options, s.peers != NULL ? s.peers->count : 1, at);

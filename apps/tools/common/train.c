@@ -49,8 +49,8 @@ bool train_is_due(int64_t number, int64_t every)
 enum { LOSS, RIGHT, RIGHT_K, OUTCOME /* of the loss scaler */, RESULTS };
 
 /* The means that are shown are those of all ranks, and if one of them is asked to stop, all do:
- * they must take the same number of steps. A checkpoint that all have written in the background
- * gets its name. */
+ * they must take the same number of steps. If the disk has a checkpoint that was saved in the
+ * background, the program says so. */
 static td_status count_step(train_run *r, const double *results, int64_t samples)
 {
     double sums[] = { results[LOSS],
@@ -347,8 +347,8 @@ static td_status run_epochs(train_run *r)
 
 /* ---- the whole ---- */
 
-/* After a failure, too, the last checkpoint gets its name, but not where other ranks would have to
- * agree. */
+/* After a failure, too, the last checkpoint is completed; it is told of where no other ranks would
+ * have to agree. */
 static td_status finish_saving(train_run *r, td_status status)
 {
     if (status == TD_OK || r->saving == NULL) {

@@ -113,7 +113,7 @@ struct train_run {
     td_saving *saving; /* --save-async: the checkpoint that a thread is writing; NULL: none */
     char saving_path[TRAIN_PATH_BYTES];
     bool saving_epoch;    /* an epoch's, not one between */
-    bool saving_together; /* several ranks write it */
+    bool saving_together; /* several ranks are told its outcome */
     int64_t step_samples; /* in the last step, of all ranks */
     double began, waited; /* when the epoch began; seconds waited for data before it */
     double step_waited;   /* the same before the running step */

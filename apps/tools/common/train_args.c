@@ -107,7 +107,7 @@ static void file_options(train_args *args, const char *save_help)
         cli_int("save-every-steps", &args->save_every_steps, 0, 1e9,
                 "Write a checkpoint also after so many steps, so that little is lost; 0: no"),
         cli_flag("save-async", &args->save_async,
-                 "Write checkpoints while training goes on, from a copy in memory"),
+                 "Let training go on while the disk writes a checkpoint"),
         cli_text("save-model", "PATH", &args->save_model,
                  "Write the trained model alone at the end, without the run's state: for predict, "
                  "for td_load and for PyTorch"),

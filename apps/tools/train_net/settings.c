@@ -64,7 +64,7 @@ const config_key config_keys[] = {
     NUMBER("TRAIN.KEEP_CHECKPOINTS", train.keep_checkpoints, "0", 0, 1000000,
            "So many of the newest checkpoints stay; 0: all"),
     KEY("TRAIN.SAVE_ASYNC", train.save_async, "False",
-        "Write checkpoints while training goes on, from a copy in memory"),
+        "Let training go on while the disk writes a checkpoint"),
     NUMBER("TRAIN.WORKERS", train.workers, "4", 0, 256, "Threads that prepare batches; 0: none"),
     KEY("TRAIN.PIN_MEMORY", train.pin_memory, "True", "Has an effect only on GPUs"),
     KEY("TRAIN.GRAPH", train.graph, "False",
