@@ -2,9 +2,18 @@
 #include "autograd/node.h"
 #include "tensor/extend.h"
 
-/* ---- gradients of a node's inputs ---- */
+/* ---- gradients of a node's inputs ----
+ *
+ * A tensor that is used k times gets k contributions, whose sum is its gradient. A leaf's
+ * contributions are written into its buffer: the first overwrites, the others add. A step tensor's
+ * gradient needs memory only while backward runs, and copies are avoided where they can be:
+ *   none        no contribution yet
+ *   exclusive   memory of its own: later contributions are added to it in place
+ *   shared      the first contribution exists already, for example as the gradient of a sum's
+ *               result, which is the gradient of each summand. The state points to that memory;
+ *               whoever wants to add to it makes a copy first */
 
-/* Makes fresh memory, which the tape holds, the gradient of a step tensor. */
+/* Makes fresh memory, which the tape retains, the gradient of a step tensor. */
 static void new_gradient(struct td_grad_state *state, const td_tensor *like, td_site at)
 {
     td_tensor *fresh = td_step_new_like(like, at);
@@ -14,8 +23,8 @@ static void new_gradient(struct td_grad_state *state, const td_tensor *like, td_
     state->exclusive = true;
 }
 
-/* Whether a shared gradient can be written after all: the others have let it go, and it lies in
- * memory as a fresh one would. */
+/* Whether a gradient can be added to in place: it is exclusive, or it was shared, all others have
+ * released it, and it lies in memory as a fresh one would. */
 static bool can_write(const struct td_grad_state *state, const td_tensor *input)
 {
     return state->exclusive || (state->grad.storage->refs == 1 && td_is_dense(input) &&
@@ -110,7 +119,7 @@ void td_input_grad_sum(td_node *node, int i, const td_tensor *g)
     if (slot.grad == NULL) {
         return;
     }
-    /* The kernel wants as many dimensions as g has: put those that are missing in front. */
+    /* The kernel wants as many dimensions as g has: sizes of 1 in front stand for missing ones. */
     td_tensor sum = *slot.grad;
     int missing = g->ndim - sum.ndim;
     for (int d = g->ndim - 1; d >= 0; d--) {
@@ -132,8 +141,8 @@ static void mark(td_node *node, td_site at)
     node->reachable = true;
 }
 
-/* Marks what the last node depends on, and counts the uses of leaves there. One pass backwards is
- * enough, because inputs are recorded before what is computed from them. */
+/* Marks the nodes on which the last node depends, and counts their uses of leaves. One pass
+ * backwards is enough, because inputs are recorded before what is computed from them. */
 static void mark_reachable(td_node *last, uint64_t id, td_site at)
 {
     mark(last, at);
@@ -149,8 +158,9 @@ static void mark_reachable(td_node *last, uint64_t id, td_site at)
     }
 }
 
-/* Nothing may have come to a node: those after it need not pass a gradient on. It then counts as
- * zero, and its leaves' uses are done all the same. */
+/* A reachable node may have no gradient, if the nodes after it passed none on. Its gradient then
+ * counts as zero: its backward function does not run, but its uses of leaves are done all the same.
+ */
 static void run_node(td_node *node)
 {
     if (node->out.has_grad) {

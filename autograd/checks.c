@@ -1,4 +1,4 @@
-/* Checks that operations share, and the hunt for NaN and infinity. */
+/* Checks that operations share, and td_set_debug_nan: the search for NaN and infinity. */
 #include "autograd/node.h"
 #include "tensor/extend.h"
 

@@ -4,7 +4,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-/* Of all lists, so that an id never means somebody else's hook, even when a list has begun anew. */
+/* Ids count through all lists, so that an old id never names a newer hook, also where a list was
+ * emptied and filled again. */
 static _Atomic int last_id;
 
 static bool is_removed(const td_hook *hook)
@@ -28,7 +29,7 @@ int td_hooks_add(td_hook_list *list, td_hook hook)
     return hook.id;
 }
 
-/* Drops what was removed, unless somebody is walking the list. */
+/* Takes removed hooks out of the array, unless the list is running: then no hook may move. */
 static void sweep(td_hook_list *list)
 {
     if (list->running > 0) {

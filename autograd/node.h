@@ -6,72 +6,76 @@
 #include "autograd/tape.h"
 #include "tensor/storage.h"
 
-/* An input of a node. The header is a copy: the tensor's own may be gone when backward runs. */
+/* An input of a node: the way that a gradient takes. The header is a copy, because the input's own
+ * header may be gone when backward runs. `state` leads to the node that computed the input, or to
+ * the leaf that it is. The node retains a leaf's state (td_leaf_hold). */
 typedef struct td_edge {
     td_tensor tensor;
-    struct td_grad_state *state; /* NULL: wants no gradient. A leaf's is held by td_leaf_hold. */
+    struct td_grad_state *state; /* NULL: the input wants no gradient */
 } td_edge;
 
-/* What a node saved. The header is a copy that no scope lets go; its storage is held by the tape
- * until the node has run. */
+/* A tensor that a node has saved for its backward function. The header is a copy that no scope
+ * releases. The tape retains the storage until the node has run. */
 typedef struct td_saved_tensor {
     td_tensor tensor; /* storage NULL: nothing was saved here */
-    uint32_t version; /* the storage's, when it was saved */
+    uint32_t version; /* of the storage, when it was saved: a write in between raises it */
 } td_saved_tensor;
 
+/* One operation on the tape. */
 struct td_node {
-    td_node *previous; /* in the order of recording */
-    const char *op;
-    const char *module; /* what was running then; NULL: nothing */
-    td_site site;
+    td_node *previous;  /* the operation recorded before; NULL: this was the first */
+    const char *op;     /* its name */
+    const char *module; /* that ran the operation; NULL: none */
+    td_site site;       /* the caller's file and line */
     td_backward_fn backward;
-    const void *params;
-    struct td_grad_state out; /* hangs on the result */
-    td_edge *edges;
+    const void *params;       /* numbers for `backward` */
+    struct td_grad_state out; /* the result's: where the result's gradient is collected */
+    td_edge *edges;           /* the inputs */
     td_saved_tensor *saved;
     int edge_count, saved_count;
-    bool reachable; /* the loss under way depends on it */
-    bool done;      /* it has run, or nothing came to it; what it saved is given back */
+    bool reachable; /* the loss of the running backward depends on the result */
+    bool done;      /* a backward has passed the node; what the node saved is released */
 };
 
-/* Input i; without a tensor behind the last input that was given. */
+/* Input i. Inputs that are NULL at the end of the list have no edge: an empty one stands for them.
+ */
 static inline td_edge *td_edge_of(const td_node *node, int i)
 {
     static td_edge none;
     return i < node->edge_count ? &node->edges[i] : &none;
 }
 
-/* A step's tape; hangs on the step. */
+/* A step's tape. The step points to it. */
 typedef struct td_tape {
     td_node *last;
     bool running;          /* a backward is under way */
-    uint64_t backward;     /* its number */
-    struct td_tape *outer; /* NULL: the step's own. Another: this one is recorded, and used up,
-                              while that one's backward runs (extra/) */
+    uint64_t backward;     /* the number of that backward */
+    struct td_tape *outer; /* NULL: this is the step's own tape. Otherwise this tape is recorded,
+                              and walked, while a backward walks the outer one (recomputation) */
 } td_tape;
 
 /* The running step's tape, NULL if nothing was recorded. */
 td_tape *td_tape_of_step(void);
 
-/* Makes a new tape the step's, inside of the one that is; and ends it: what is left on it is given
- * back, and the one outside is the step's again. */
+/* td_tape_push makes a new tape the step's, with the present one as its outer tape. td_tape_pop
+ * releases what is left on the new tape, and makes the outer one the step's again. */
 td_tape *td_tape_push(void);
 void td_tape_pop(void);
 
-/* Whether gradients are enabled on this thread, for the time of a rerun: the depth of
- * td_no_grad_begin is exchanged. */
+/* Sets the depth of td_no_grad_begin on this thread and returns the depth before: a rerun records
+ * (depth 0), although backward functions run without gradients. */
 int td_no_grad_exchange(int depth);
 
-/* Walks the step's tape backwards from its node `last`, whose result has this gradient. For a tape
- * inside another: as part of that one's backward. `begun` (may be NULL) is called when the uses of
- * leaves have been counted, before the first node runs. */
+/* Walks the step's tape backwards from its node `last`, whose result has this gradient. The walk of
+ * a tape with an outer one is a part of the outer one's backward. `begun` (may be NULL) is called
+ * when the uses of leaves have been counted, before the first node runs. */
 void td_tape_run(td_node *last, const td_tensor *gradient, void (*begun)(void *user), void *user,
                  td_site at);
 
-/* Gives back what the node saved, and its uses of leaves. */
+/* Releases the tensors that the node saved, and the leaves that it uses. */
 void td_node_end(td_node *node);
 
-/* Lets go of a step tensor's gradient. */
+/* Releases a step tensor's gradient. */
 void td_drop_gradient(struct td_grad_state *state);
 
 /* td_debug_nan: fails unless all elements of a result are finite. */

@@ -67,10 +67,10 @@ td_tensor *td_module_recompute(td_module *self,
 bool td_recomputing(void);
 
 /* Two persistent tensors of equal shape exchange their memory (and dtype and strides), while
- * headers, names and gradients stay: all who hold t then see what was other's. */
+ * headers, names and gradients stay. So whoever points to t then sees the values of `other`. */
 void td_exchange_memory(td_tensor *t, td_tensor *other);
 
-/* Runs a Conv2d as td_forward does but for the scope, which is the caller's. */
+/* td_forward of a Conv2d without a scope of its own: the caller has one. */
 td_tensor *td_conv2d_module_run(td_module *conv, td_tensor *x, td_site at);
 bool td_is_conv2d(const td_module *m);
 /* A MaxPool2d's window; NULL if m is of another type, or its window too special to be fused. */
@@ -89,9 +89,11 @@ td_dropout_place *td_dropout_place_of(td_module *m);
  * Nothing happens if m is of another type. */
 void td_dropout_set_replica(td_module *m, uint64_t replica);
 
-/* What sequential.c has to recognise. */
+/* ---- what sequential.c recognises, to fuse it ---- */
+
 bool td_is_batch_norm2d(const td_module *m);
-/* What batch normalisation may do in m's place; LINEAR if it may not, or if m is surrounded. */
+/* The activation that batch normalisation computes in place of m; LINEAR if m is another module, or
+ * is surrounded. */
 td_norm_activation td_activation_of(const td_module *m);
 /* Whether a model's first layer, an embedding, takes indices (i64) instead of floats. */
 bool td_takes_indices(const td_module *m);

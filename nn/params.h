@@ -5,7 +5,8 @@
 #include "nn/nn.h"
 #include "tensor/kernel_types.h"
 
-/* Ends a layout; its leaves go on living in the flat memory that they share. NULL is fine. */
+/* Frees the list of parameters. The leaves stay in the flat memory that they share. NULL is fine.
+ */
 void td_params_free(td_params *params, td_site at);
 
 /* order[k]: which parameter is the k-th in memory. */
@@ -29,7 +30,7 @@ td_tensor *td_params_new_flat(td_params *params);
 td_tensor *td_params_new_numbers(td_params *params, int64_t count, td_dtype dtype);
 void td_params_drop_state(td_params *params, td_tensor *state);
 
-/* All of it: what ranks of the same model have in the same order. */
+/* All such state. Ranks that train the same model have it in the same order. */
 int td_params_state_count(const td_params *params);
 td_tensor *td_params_state(const td_params *params, int i);
 
@@ -48,20 +49,24 @@ int64_t td_params_skipped_before(const td_params *params);
  * when the host's count was right. */
 void td_params_ask(const td_params *params, td_optim_slice *slice, int64_t step, int64_t skipped);
 
-/* Puts the gradients, and the values unless they are NULL, into given memory: 1-d, of one length,
- * persistent. It belongs to params from now on. Memory for both may be longer than what was there;
- * the rest is zero and stays so. TD_E_NOMEM: nothing has changed. */
+/* Moves the gradients, and the values unless `values` is NULL, into given memory: 1-d, persistent,
+ * both of one length, which may be greater than before; the rest is zero and stays so. The memory
+ * belongs to params from now on. TD_E_NOMEM: nothing has changed. */
 td_status td_params_set_memory(td_params *params, td_tensor *values, td_tensor *grads);
 
 /* ---- ranks that train the same parameters ----
  *
- * They may share the optimizer's state, gradients and values (ZeRO). Then `begin` of a parameter is
- * its place in the flat space, which is cut into stretches (one, or one for each unit of the
- * model), and each stretch into one piece for each rank, all of one length. A rank's window are its
- * pieces of all stretches. Its optimizer changes its own window of the values and keeps the state
- * of that window alone. Of gradients and values a rank may have its window alone, too:
- * td_params_flat_grad, td_params_flat are the window then, and the leaves' memory is there only at
- * times. */
+ * Ranks may share the optimizer's state, gradients and values (ZeRO). Then `begin` of a parameter
+ * is the parameter's place in the flat space. The flat space is cut into stretches (one, or one for
+ * each unit of the model), and each stretch into one piece for each rank, all of one length. The
+ * pieces of a rank together are its window. Three ranks and two stretches:
+ *
+ *     | stretch 0            | stretch 1                      |
+ *     | rank 0 rank 1 rank 2 | rank 0   | rank 1   | rank 2   |
+ *
+ * A rank's optimizer changes the values in the rank's window, and keeps the state of that window
+ * alone. A rank may have the window alone of gradients and values, too: then td_params_flat_grad
+ * and td_params_flat are the window, and the leaves have memory only while it is needed. */
 typedef struct td_params_peers {
     int rank, count;
     const int64_t *cuts; /* stretch k goes from cuts[k] to cuts[k + 1]; they outlive params' use */
@@ -84,10 +89,10 @@ void td_params_set_peers(td_params *params, const td_params_peers *peers);
 const td_params_peers *td_params_ranks_of(const td_params *params); /* NULL: there are none */
 const td_params_peers *td_params_peers_of(const td_params *params); /* NULL: they share nothing */
 
-/* The same, with another order and places in the flat space, and memory for each parameter:
- * values[i] and grads[i] are headers in its form. Values are kept
- * (deferred ones are drawn), gradients are not. All tensors belong to params from now on.
- * TD_E_NOMEM: nothing has changed. Before any state is made. */
+/* td_params_set_peers with another order and other places in the flat space, and with memory for
+ * each parameter: values[i] and grads[i] are headers of parameter i's shape and strides. Values are
+ * kept (deferred ones are drawn), gradients are not. All tensors belong to params from now on.
+ * TD_E_NOMEM: nothing has changed. Call it before any state is made. */
 typedef struct td_params_places {
     const int *order;
     const int64_t *begin;
@@ -134,7 +139,8 @@ td_status td_params_keep(const td_params *params, td_tensor *window, int i, td_t
 /* A view of one parameter's part of such a tensor, in the parameter's shape and memory order. The
  * caller's to free; NULL when memory is short. */
 td_tensor *td_params_view(const td_params *params, td_tensor *flat, int i);
-/* Elements of a dense tensor in memory order, by value: a 1-d header that takes no hold. */
+/* Elements of a dense tensor in memory order, by value: a 1-d header that does not
+ * retain the storage. */
 td_tensor td_params_part(const td_tensor *t, int64_t begin, int64_t count);
 
 #endif

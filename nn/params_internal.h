@@ -18,7 +18,7 @@ struct td_params {
     td_param *items; /* in the order of registration */
     int count;
     int *order;        /* order[k]: the index of the k-th in memory */
-    int reorders;      /* how often that has changed */
+    int reorders;      /* how often the order has changed */
     td_tensor **grads; /* headers over flat_grad, one for each leaf */
     td_tensor *flat, *flat_grad;
     td_params_extra *extra; /* optimizer state */

@@ -46,8 +46,8 @@ td_tensor *td_op_result(const td_tensor *a, const td_tensor *b, td_shape shape, 
 /* The numbers of x's channels, [C] for x [N,C,...], as [C,1,...]. */
 td_tensor *td_op_per_channel(td_tensor *t, const td_tensor *x, td_site at);
 
-/* Views by value: headers on the caller's stack, for kernels to read or write through. They hold
- * nothing and are good for the time of a call. */
+/* Views by value: headers on the caller's stack, through which kernels read or write. They do not
+ * retain the storage, so they are valid during the call only. */
 
 /* Broadcast to a larger shape: stride 0 where the size grows, missing dimensions in front. */
 td_tensor td_op_expanded(const td_tensor *t, td_shape shape);

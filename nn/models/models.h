@@ -43,7 +43,7 @@ typedef enum td_activation {
     TD_SILU_ACTIVATION
 } td_activation;
 
-/* A square convolution without bias that keeps the picture's size but for the stride. */
+/* A square convolution without bias that keeps the image's size but for the stride. */
 td_module *td_block_conv(int64_t in, int64_t out, int kernel, int stride, int groups);
 
 /* torchvision's Conv2dNormActivation: convolution "0", BatchNorm2d "1", activation "2". */
@@ -54,7 +54,7 @@ td_module *td_block_conv_norm(int64_t in, int64_t out, int kernel, int stride, i
 td_tensor *td_block_conv_norm_fused(td_module *m, td_tensor *x, td_tensor *add, bool relu,
                                     td_site at);
 
-/* Squeeze-and-excitation (Hu et al. 2017): x * sigmoid(fc2(act(fc1(mean of x over the picture)))),
+/* Squeeze-and-excitation (Hu et al. 2017): x * sigmoid(fc2(act(fc1(mean of x over the image)))),
  * with torchvision's names. */
 td_module *td_block_squeeze_excitation(int64_t channels, int64_t squeezed,
                                        td_activation activation);

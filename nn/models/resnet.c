@@ -123,8 +123,7 @@ static int64_t outputs_of(const td_resnet_plan *plan, int i)
     return ((int64_t)64 << i) * (plan->bottleneck ? 4 : 1);
 }
 
-/* One of the four: the first block halves the picture (but for layer1), the others keep its size.
- */
+/* One of the four: the first block halves the image (but for layer1), the others keep its size. */
 static td_module *make_layer(const td_resnet_plan *plan, int index, int64_t in,
                              const td_model_options *options)
 {
