@@ -155,6 +155,25 @@ static void test_summary(void **state)
     }
 }
 
+/* BoTNet's positions are for the images that the stem gets. */
+static void test_botnet_of_small_images(void **state)
+{
+    (void)state;
+    td_module *net =
+        td_model("botnet50", .classes = 7, .stem = TD_STEM_CIFAR, .image_size = 30, .blank = true);
+    td_tensor *x = td_zeros(TD_SHAPE(2, 3, 30, 30), TD_F32, TD_CPU);
+    assert_non_null(net);
+    assert_non_null(x);
+    td_eval(net);
+    td_step_begin();
+    td_no_grad_begin();
+    assert_true(td_shape_equal(td_shape_of(td_forward(net, x)), TD_SHAPE(2, 7)));
+    td_no_grad_end();
+    td_step_end();
+    td_free(x);
+    td_module_free(net);
+}
+
 /* ---- one of each family ---- */
 
 static const char *const one_of_each[] = { "resnext50_32x4d", "densenet121", "botnet50",
@@ -317,6 +336,7 @@ int main(void)
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_articles_names),
         cmocka_unit_test(test_summary),
+        cmocka_unit_test(test_botnet_of_small_images),
         cmocka_unit_test(test_initial),
         cmocka_unit_test(test_numbers),
         cmocka_unit_test(test_numbers_regnet),

@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-enum { HEADS = 4, HEAD_SIZE = 128, WIDTH = HEADS * HEAD_SIZE, USUAL_SIDE = 224, FRAME_STRIDE = 16 };
+enum { HEADS = 4, HEAD_SIZE = 128, WIDTH = HEADS * HEAD_SIZE, USUAL_SIDE = 224 };
 
 /* ---- relative positions ----
  *
@@ -92,7 +92,7 @@ static td_module *make_positions(int64_t side)
     return td_module_finish(m);
 }
 
-/* ---- attention over the places of a picture ---- */
+/* ---- attention over the places of an image ---- */
 
 typedef struct attention_state {
     td_module *to_qk, *to_v, *positions;
@@ -199,7 +199,8 @@ static td_module *make_last_layer(int64_t in, int64_t out, int blocks,
                                   const td_model_options *options)
 {
     int64_t pixels = options->image_size != 0 ? options->image_size : USUAL_SIDE;
-    int64_t side = (pixels + FRAME_STRIDE - 1) / FRAME_STRIDE;
+    int64_t stride = options->stem == TD_STEM_IMAGENET ? 16 : 4; /* of stem, layer2 and layer3 */
+    int64_t side = (pixels + stride - 1) / stride;
     td_module *m = td_nn_sequential_list(NULL, 0);
     for (int i = 0; i < blocks; i++) {
         char name[16];
