@@ -1,5 +1,7 @@
-/* Recording: what an operation leaves behind for backward. A node and all that belongs to it lie in
- * the step's small memory, so recording never calls malloc and nothing is freed one by one. */
+/* Recording: an operation writes a node onto the tape for backward. The tape is a list of nodes,
+ * the latest first: an input is recorded before what is computed from it, so this order is already
+ * the order in which backward runs. A node and its arrays lie in the step's small memory, so
+ * recording never calls malloc, and the end of the step frees all nodes at once. */
 #include "autograd/node.h"
 #include "tensor/extend.h"
 
@@ -62,7 +64,7 @@ void td_node_end(td_node *node)
     node->reachable = false;
 }
 
-/* The step is over: what no backward has used is given back, and so are retained gradients. */
+/* The step is over: releases what no backward has used, and gradients kept by td_retain_grad. */
 static void end_nodes(const td_tape *tape)
 {
     for (td_node *node = tape->last; node != NULL; node = node->previous) {
@@ -125,7 +127,7 @@ bool td_operations_observed(void)
     return observer.step != 0 && observer.step == td_step_number();
 }
 
-/* How many there are up to the last that is not NULL. */
+/* The length of the list without the NULLs at its end. */
 static int count_given(td_tensor *const *tensors, int count)
 {
     while (count > 0 && tensors[count - 1] == NULL) {
@@ -203,6 +205,10 @@ td_tensor *td_record(const td_record_args *args, td_site at)
     if (!wants_node(args, inputs, count)) {
         return out;
     }
+    TD_REQUIRE(out->step != 0, at,
+               "%s: the result %s is a persistent tensor; the result of an operation is a step "
+               "tensor (td_step_new, td_step_view)",
+               args->op, td_label(out));
     td_tape *tape = begin_tape();
     td_node *node = new_node(args, count);
     node->op = args->op;

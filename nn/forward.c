@@ -14,6 +14,7 @@ static td_tensor *run_in_scope(td_module *m, td_tensor *x, td_tensor *second, td
 {
     int64_t scope = td_scope_begin();
     td_tensor *y = td_run_rest(&(td_around_rest){ m, td_node_of(m)->around, at, second }, x);
+    TD_REQUIRE(y != NULL, at, "%s: its forward returned NULL", m->type->name);
     td_scope_end(scope, y == x || y == second ? NULL : y);
     td_context_pop();
     return y;

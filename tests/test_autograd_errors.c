@@ -236,6 +236,25 @@ static void test_shapes(void **state)
     expect_fatal("mse_loss: x[2,3] and target[3]", td_mse_loss(x, zeros(TD_SHAPE(3))));
 }
 
+/* An operation of a program's own that returns its input, a leaf. */
+static void no_backward(td_node *node, const td_tensor *dy)
+{
+    (void)node, (void)dy;
+}
+
+static void test_result_is_a_leaf(void **state)
+{
+    (void)state;
+    td_tensor *leaf = td_zeros(TD_SHAPE(2), TD_F32, TD_CPU);
+    leaf->name = "w";
+    td_requires_grad(leaf, true);
+    expect_fatal(
+        "mine: the result 'w' f32[2] cpu:0 is a persistent tensor",
+        TD_RECORD(TD_HERE, .op = "mine", .backward = no_backward, .out = leaf, .inputs = { leaf }));
+    assert_true(td_is_leaf(leaf));
+    td_free(leaf);
+}
+
 static void test_shapes_of_views(void **state)
 {
     (void)state;
@@ -348,6 +367,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_use_after_scope_and_step, begin, end),
         cmocka_unit_test_setup_teardown(test_null_inputs, begin, end),
         cmocka_unit_test_setup_teardown(test_shapes, begin, end),
+        cmocka_unit_test_setup_teardown(test_result_is_a_leaf, begin, end),
         cmocka_unit_test_setup_teardown(test_shapes_of_views, begin, end),
         cmocka_unit_test_setup_teardown(test_dtypes_and_values, begin, end),
         cmocka_unit_test_setup_teardown(test_nan_in_forward_is_named, begin, end),

@@ -426,6 +426,29 @@ static void test_null_children(void **state)
     expect_fatal("constructor failed (no message: it was passed NULL)", td_parameters(NULL));
 }
 
+/* ---- a forward without a result ---- */
+
+static td_tensor *nothing_forward(td_module *self, td_tensor *x, td_site at)
+{
+    (void)self, (void)x, (void)at;
+    return NULL;
+}
+
+static const td_module_type nothing_type = { .name = "Nothing", .forward = nothing_forward };
+
+static void test_forward_returns_null(void **state)
+{
+    (void)state;
+    td_module *net = td_nn_sequential(td_module_finish(td_module_new(&nothing_type, 0)),
+                                      td_nn_conv2d(3, 4), td_nn_batch_norm2d(4));
+    td_tensor *x = td_zeros(TD_SHAPE(1, 3, 2, 2), TD_F32, TD_CPU);
+    td_step_begin();
+    expect_fatal("Nothing: its forward returned NULL", td_forward(net, x));
+    td_step_abandon();
+    td_free(x);
+    td_module_free(net);
+}
+
 static void test_names_checked(void **state)
 {
     (void)state;
@@ -560,6 +583,7 @@ int main(void)
         cmocka_unit_test_teardown(test_module_to, end_step),
         cmocka_unit_test_teardown(test_shared_parameter, end_step),
         cmocka_unit_test_teardown(test_null_children, end_step),
+        cmocka_unit_test(test_forward_returns_null),
         cmocka_unit_test(test_names_checked),
         cmocka_unit_test_teardown(test_messages_name_the_module, end_step),
         cmocka_unit_test(test_bad_sizes),

@@ -272,6 +272,32 @@ static void test_running_statistics(void **state)
     assert_true(hash[0] == hash[1]);
 }
 
+/* A module that returns a parameter has computed nothing: the gradient goes to the parameter. */
+static td_tensor *returns_weight(td_module *self, td_tensor *x, td_site at)
+{
+    (void)x, (void)at;
+    return self->children[0]->tensors[0].tensor;
+}
+
+static const td_module_type table_type = { .name = "Table", .forward = returns_weight };
+
+static void test_parameter_as_result(void **state)
+{
+    (void)state;
+    td_module *net = td_module_new(&table_type, 0);
+    td_module_add(net, "0", td_nn_linear(2, 2));
+    td_recompute(net, true);
+    td_tensor *x = td_zeros(TD_SHAPE(2), TD_F32, TD_CPU);
+    td_step_begin();
+    td_backward(td_sum(td_forward(net, x)));
+    td_step_end();
+    const td_tensor *gradient = td_grad(net->children[0]->tensors[0].tensor);
+    assert_non_null(gradient);
+    assert_true(td_get(gradient, (int64_t[]){ 1, 0 }) == 1.0);
+    td_module_free(net);
+    td_free(x);
+}
+
 /* A step that is given up in the middle of a rerun leaves nothing behind. */
 static jmp_buf out;
 
@@ -312,9 +338,10 @@ static void test_abandoned_in_a_rerun(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_resnet_same_bits),   cmocka_unit_test(test_resnet_memory),
-        cmocka_unit_test(test_each_family),        cmocka_unit_test(test_mlp_same_bits),
-        cmocka_unit_test(test_running_statistics), cmocka_unit_test(test_abandoned_in_a_rerun),
+        cmocka_unit_test(test_resnet_same_bits),    cmocka_unit_test(test_resnet_memory),
+        cmocka_unit_test(test_each_family),         cmocka_unit_test(test_mlp_same_bits),
+        cmocka_unit_test(test_running_statistics),  cmocka_unit_test(test_abandoned_in_a_rerun),
+        cmocka_unit_test(test_parameter_as_result),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

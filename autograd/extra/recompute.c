@@ -10,9 +10,9 @@ typedef struct recompute_params {
     void *user;
 } recompute_params;
 
-/* The inner tape has counted the uses of leaves that are to come; those of the node itself, which
- * stood for them until now, are over. So ready hooks are called while the inner tape runs, not
- * after it. */
+/* The inner tape has counted its uses of leaves. Until now the outer node's uses stood for them, so
+ * that no leaf was ready too early; these are done now. So ready hooks run while the inner tape is
+ * walked, not after it. */
 static void release_leaves(void *outer)
 {
     td_node *node = outer;
@@ -26,7 +26,7 @@ static void release_leaves(void *outer)
     }
 }
 
-/* Runs the stretch again, recording. What it makes on the way is let go, but for what is saved. */
+/* Runs the stretch again, recording. Tensors made on the way are released, but for saved ones. */
 static td_node *run_again(td_node *node)
 {
     const recompute_params *params = td_params_of(node);
@@ -69,8 +69,8 @@ td_tensor *td_recompute_call(td_recompute_fn fn, void *user, td_tensor *x, td_te
     td_no_grad_begin();
     td_tensor *y = fn(x, user);
     td_no_grad_end();
-    if (y == x) {
-        return y; /* nothing was computed */
+    if (y == x || y->step == 0) {
+        return y; /* nothing was computed: fn returns its input, or a parameter */
     }
     td_tensor **inputs = td_step_bytes((size_t)(leaf_count + 1) * sizeof(td_tensor *));
     inputs[0] = x;
