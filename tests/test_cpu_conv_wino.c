@@ -85,9 +85,9 @@ static void test_rounds(void **state)
     conv_seed(8);
     td_conv2d_desc deep = shape(22, 364, 5, 5, 324, 1), half = shape(60, 144, 6, 5, 130, 1);
     for (int pass = TD_CONV2D_FORWARD; pass <= TD_CONV2D_BACKWARD_WEIGHTS; pass++) {
-        assert_true(td_wino_in_rounds(&deep, (td_conv2d_pass)pass));
+        assert_true(td_wino_shares_rounds(&deep, (td_conv2d_pass)pass));
         assert_int_equal(pass == TD_CONV2D_BACKWARD_WEIGHTS,
-                         td_wino_in_rounds(&half, (td_conv2d_pass)pass));
+                         td_wino_shares_rounds(&half, (td_conv2d_pass)pass));
     }
     conv_check(&method, &deep);
     conv_check(&method, &half);

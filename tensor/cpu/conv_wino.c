@@ -3,85 +3,118 @@
  * multiplications, at some cost in precision (a relative error of 2e-6 where plain f32 has 4e-7).
  *
  * The result is cut into tiles of 4x4 pixels. A tile of one picture is a row of 36 matrices of
- * channels ("points", wino_kernels.h), and the convolution becomes 36 products of matrices. Rows
- * are taken in blocks small enough for the points to stay in the second-level cache; deep layers,
- * whose weights do not, go in rounds of many rows (conv_wino_rounds.c).
+ * channels ("points", wino_kernels.h), and the convolution becomes 36 products of matrices.
  *
  * Backward-data is a convolution as well: of dy with the filter turned by half a turn, and with
- * 2 - pad pixels of padding. Backward-weights sums over the rows; the rows are cut into pieces that
- * depend on the shapes only, and their sums are added in order.
+ * 2 - pad pixels of padding. Backward-weights sums over the rows.
+ *
+ * Rows go in rounds: all rows of a round to points; the products; and, forward and backward-data,
+ * all rows from points. Where the weights' points stay in the second-level cache, each thread has
+ * rounds of its own, so small that their points stay there, too. The points of deep layers' weights
+ * are too many to be read again for every few rows, and those of dw to be written again: then all
+ * threads work on one round of many rows, most often the only one. Backward-weights has both
+ * pictures' points in panels; each block of dw is summed in all 36 points, which stay in a thread's
+ * cache, and after the last round goes to its nine taps from there.
  */
 #include "tensor/cpu/conv_wino.h"
 
 #include "tensor/cpu/conv_wino_internal.h"
-#include "tensor/cpu/cpus.h"
-
-#include <sched.h>
-#include <string.h>
 
 enum {
-    TAPS = TD_WINO_TAPS * TD_WINO_TAPS,
-    MIN_ROWS = 24,            /* in a block */
-    MAX_ROWS = 96,            /* and in backward-weights: a panel of dy stays in the L1 cache */
-    BLOCK_BYTES = 1536 << 10, /* points of a block, source and result */
-    WANTED_BLOCKS = 16,       /* for several threads */
-    PACK_DEPTH = 16,          /* channels of weights in a task */
-    MAX_PIECES = 8,           /* of backward-weights */
-    PIECE_BLOCKS = 3,         /* at least */
-    PIECE_BYTES = 16 << 20,   /* all pieces together, at least 2 */
-    MAX_SLOTS = 64,
+    ROWS = 6,    /* of a task that transforms; the micro-kernels take as many at once */
+    WIDE = 32,   /* channels of x in a block of dw, */
+    NARROW = 16, /* or so many where there would be fewer blocks than this: */
+    WANTED_BLOCKS = 8,
+
+    /* A thread's round. */
+    OWN_BYTES = 1536 << 10, /* of points */
+    MIN_ROWS = 24,
+    MAX_ROWS = 96,
+    WANTED_ROUNDS = 16, /* for several threads */
+
+    /* A shared one. */
+    SHARED_BYTES = 8 << 20, /* of points, */
+    WEIGHTS_PER_ROUND = 2,  /* or the weights' points by this, if that is more */
+    MIN_WEIGHTS = 16 << 20, /* bytes of the weights' points: they stay in no cache */
 };
 
 typedef td_wino_plan plan;
 typedef td_wino_picture picture;
 
+/* Rows whose points are there together. */
+typedef struct round {
+    const plan *plan;
+    int64_t first;
+    float *in, *out; /* points */
+} round;
+
 /* ---- the plan ---- */
+
+static int64_t weights_bytes(const td_conv2d_desc *d)
+{
+    return TD_WINO_POINTS * (int64_t)sizeof(float) * d->ic * d->oc;
+}
+
+bool td_wino_shares_rounds(const td_conv2d_desc *d, td_conv2d_pass pass)
+{
+    return pass == TD_CONV2D_BACKWARD_WEIGHTS || weights_bytes(d) >= MIN_WEIGHTS;
+}
 
 static void plan_pictures(plan *p, const td_conv2d_desc *d)
 {
     const td_conv2d_call *call = p->call;
-    bool back = call->pass == TD_CONV2D_BACKWARD_DATA;
-    p->in = (picture){ (char *)call->x, d->ih, d->iw, d->ic };
-    p->out = (picture){ (char *)call->y, d->oh, d->ow, d->oc };
+    p->in = (picture){ .data = (char *)call->x, .h = d->ih, .w = d->iw, .channels = d->ic };
+    p->out = (picture){ .data = (char *)call->y, .h = d->oh, .w = d->ow, .channels = d->oc };
     p->pad = d->pad_h;
-    if (back) {
+    if (call->pass == TD_CONV2D_BACKWARD_DATA) {
         picture in = p->in;
         p->in = p->out;
         p->out = in;
         p->pad = TD_WINO_TAPS - 1 - d->pad_h;
     }
-}
-
-static void plan_blocks(plan *p)
-{
-    int64_t channels = p->in.channels + p->out.channels;
-    int64_t fitting = BLOCK_BYTES / (TD_WINO_POINTS * (int64_t)sizeof(float) * channels);
-    int64_t most = td_min64(td_divide_up(p->rows, WANTED_BLOCKS), MAX_ROWS);
-    int64_t wanted = td_min64(fitting, most);
-    p->blocks = td_divide_up(p->rows, wanted > MIN_ROWS ? wanted : MIN_ROWS);
-    p->block_rows = td_wino_round_up(td_divide_up(p->rows, p->blocks), TD_WINO_UNIT);
-    p->blocks = td_divide_up(p->rows, p->block_rows);
-    p->in_step = p->block_rows * p->in.channels + TD_WINO_PAD;
-    p->out_step = p->block_rows * p->out.channels + TD_WINO_PAD;
-}
-
-static void plan_pieces(plan *p)
-{
-    int64_t bytes = TD_WINO_POINTS * p->in.channels * p->out.channels * (int64_t)sizeof(float);
-    int64_t most = td_min64(MAX_PIECES, PIECE_BYTES / bytes);
-    int64_t pieces = td_min64(most > 2 ? most : 2, td_divide_up(p->blocks, PIECE_BLOCKS));
-    p->blocks_per_piece = td_divide_up(p->blocks, pieces);
-    p->pieces = td_divide_up(p->blocks, p->blocks_per_piece);
-}
-
-static int64_t plan_tasks(plan *p, td_conv_space *space)
-{
-    if (p->call->pass != TD_CONV2D_BACKWARD_WEIGHTS) {
-        return p->blocks;
+    p->panels = td_divide_up(p->out.channels, p->gemm->panel);
+    p->in.width = p->in.channels;
+    p->out.width = p->out.channels;
+    if (call->pass == TD_CONV2D_BACKWARD_WEIGHTS) {
+        int64_t blocks = td_divide_up(p->in.channels, WIDE) * p->panels;
+        p->in.width = td_min64(blocks < WANTED_BLOCKS ? NARROW : WIDE, p->in.channels);
+        p->out.width = p->gemm->panel;
     }
-    plan_pieces(p);
-    p->sums = td_wino_floats(space, p->pieces * TD_WINO_POINTS * p->in.channels * p->out.channels);
-    return p->pieces;
+    p->in.panels = td_divide_up(p->in.channels, p->in.width);
+    p->out.panels = td_divide_up(p->out.channels, p->out.width);
+}
+
+static void cut_rows(plan *p)
+{
+    int64_t row_bytes =
+        TD_WINO_POINTS * (int64_t)sizeof(float) * (p->in.channels + p->out.channels);
+    if (p->shared) {
+        int64_t bytes = weights_bytes(p->desc) / WEIGHTS_PER_ROUND;
+        p->rounds = td_divide_up(p->rows * row_bytes, bytes > SHARED_BYTES ? bytes : SHARED_BYTES);
+    } else {
+        int64_t most = td_min64(td_divide_up(p->rows, WANTED_ROUNDS), MAX_ROWS);
+        int64_t wanted = td_min64(OWN_BYTES / row_bytes, most);
+        p->rounds = td_divide_up(p->rows, wanted > MIN_ROWS ? wanted : MIN_ROWS);
+    }
+    p->round_rows = td_wino_round_up(td_divide_up(p->rows, p->rounds), ROWS);
+    p->rounds = td_divide_up(p->rows, p->round_rows);
+    picture *pictures[] = { &p->in, &p->out };
+    for (int i = 0; i < 2; i++) {
+        picture *t = pictures[i];
+        t->step = td_wino_round_up(p->round_rows * t->width, TD_WINO_PAD) + TD_WINO_PAD;
+    }
+}
+
+/* Floats of a round's points. */
+static int64_t points_of(const picture *t)
+{
+    return t->panels * TD_WINO_POINTS * t->step;
+}
+
+/* Floats of a block of dw in all points. */
+static int64_t sums_of(const plan *p)
+{
+    return TD_WINO_POINTS * p->in.width * p->out.width;
 }
 
 static plan make_plan(const td_conv2d_call *call, td_conv_space *space)
@@ -91,241 +124,158 @@ static plan make_plan(const td_conv2d_call *call, td_conv_space *space)
         .call = call, .desc = d, .gemm = td_gemm_kernels_for(TD_F32), .wino = td_wino_kernels_now()
     };
     p.bias = call->pass == TD_CONV2D_FORWARD ? call->bias : NULL;
+    p.shared = td_wino_shares_rounds(d, call->pass);
     plan_pictures(&p, d);
     p.tiles_w = td_divide_up(p.out.w, TD_WINO_OUT);
     p.rows = td_divide_up(p.out.h, TD_WINO_OUT) * p.tiles_w * d->n;
-    p.panels = td_divide_up(p.out.channels, p.gemm->panel);
+    cut_rows(&p);
+    int64_t points = points_of(&p.in) + points_of(&p.out), blocks = p.in.panels * p.panels;
+    if (p.shared) {
+        p.points = td_wino_floats(space, points);
+    } else {
+        td_wino_plan_slots(&p, space, p.rounds, points);
+    }
     if (call->pass != TD_CONV2D_BACKWARD_WEIGHTS) {
         p.weights_step = p.panels * p.in.channels * p.gemm->panel + TD_WINO_PAD;
         p.weights = td_wino_floats(space, TD_WINO_POINTS * p.weights_step);
-    }
-    p.in_rounds = td_wino_in_rounds(d, call->pass);
-    if (p.in_rounds) {
-        td_wino_plan_rounds(&p, space);
+    } else if (p.rounds > 1) {
+        p.sums = td_wino_floats(space, blocks * sums_of(&p));
     } else {
-        plan_blocks(&p);
-        int64_t tasks = plan_tasks(&p, space);
-        td_wino_plan_slots(&p, space, tasks, TD_WINO_POINTS * (p.in_step + p.out_step));
+        td_wino_plan_slots(&p, space, blocks, sums_of(&p));
     }
     return p;
 }
 
-/* ---- memory for threads ---- */
+/* ---- the steps of a round ---- */
 
-void td_wino_plan_slots(plan *p, td_conv_space *space, int64_t tasks, int64_t size)
+static int64_t rows_of(const round *r)
 {
-    p->slots = (int)td_min64(tasks, td_min64(td_default_threads(), MAX_SLOTS));
-    p->slot_size = td_wino_round_up(size, TD_WINO_PAD);
-    p->slot_memory = td_wino_floats(space, p->slots * p->slot_size);
-    p->taken = td_conv_take(space, p->slots * (int64_t)sizeof *p->taken);
-    for (int i = 0; space->base && i < p->slots; i++) {
-        atomic_flag_clear(&p->taken[i]);
+    return td_min64(r->plan->round_rows, r->plan->rows - r->first);
+}
+
+/* Task `task` of the rows, one panel. */
+static td_wino_part part_of(const round *r, bool wide, int64_t panel, int64_t task)
+{
+    const picture *t = wide ? &r->plan->in : &r->plan->out;
+    int64_t first = task * ROWS;
+    float *points = wide ? r->in : r->out;
+    return (td_wino_part){ .first = r->first + first,
+                           .rows = td_min64(ROWS, rows_of(r) - first),
+                           .channel = panel * t->width,
+                           .channels = td_min64(t->width, t->channels - panel * t->width),
+                           .points = points + panel * TD_WINO_POINTS * t->step + first * t->width };
+}
+
+static void x_task(void *ctx, int64_t task)
+{
+    const round *r = ctx;
+    const plan *p = r->plan;
+    for (int64_t panel = 0; panel < p->in.panels; panel++) {
+        td_wino_part part = part_of(r, true, panel, task);
+        td_wino_transform(p, p->wino->x_to_points, true, &part, (td_wino_tile){ .images = 0 });
     }
 }
 
-/* Waits only if more threads are at work than td_default_threads says. */
-int td_wino_take_slot(const plan *p)
+/* Forward and backward-data: one point, one panel. */
+static void product_task(void *ctx, int64_t task)
 {
-    for (;;) {
-        for (int i = 0; i < p->slots; i++) {
-            if (!atomic_flag_test_and_set_explicit(&p->taken[i], memory_order_acquire)) {
-                return i;
-            }
-        }
-        sched_yield();
+    const round *r = ctx;
+    const plan *p = r->plan;
+    int64_t point = task / p->panels, panel = task % p->panels, width = p->gemm->panel;
+    td_wino_multiply(p, r->in + point * p->in.step,
+                     p->weights + point * p->weights_step + panel * p->in.channels * width,
+                     r->out + point * p->out.step + panel * width, rows_of(r),
+                     (int)td_min64(width, p->out.channels - panel * width));
+}
+
+static void y_task(void *ctx, int64_t task)
+{
+    const round *r = ctx;
+    const plan *p = r->plan;
+    td_wino_part part = part_of(r, false, 0, task);
+    td_wino_transform(p, p->wino->y_from_points, false, &part,
+                      (td_wino_tile){ .bias = p->bias, .accumulate = p->call->accumulate });
+}
+
+/* Backward-weights. */
+static void dy_task(void *ctx, int64_t task)
+{
+    const round *r = ctx;
+    const plan *p = r->plan;
+    for (int64_t panel = 0; panel < p->out.panels; panel++) {
+        td_wino_part part = part_of(r, false, panel, task);
+        td_wino_transform(p, p->wino->dy_to_points, false, &part, (td_wino_tile){ .images = 0 });
     }
 }
 
-void td_wino_give_slot(const plan *p, int slot)
+/* One point of a block of dw: x^T times dy over the round's rows. */
+static void sum_rows(const round *r, const float *x, const float *dy, float *sums, int64_t m, int n)
 {
-    atomic_flag_clear_explicit(&p->taken[slot], memory_order_release);
-}
-
-/* ---- tiles ---- */
-
-/* The pixels of a tile of size x size at (h, w); outside of the picture there are none. */
-static void find_pixels(td_wino_tile *tile, const picture *from, int64_t n, int64_t h, int64_t w,
-                        int size)
-{
-    for (int i = 0; i < size; i++) {
-        for (int j = 0; j < size; j++) {
-            bool inside = h + i >= 0 && h + i < from->h && w + j >= 0 && w + j < from->w;
-            int64_t at = ((h + i) * from->w + w + j) * n * from->channels;
-            tile->pixel[i * size + j] = inside ? (float *)from->data + at : NULL;
-        }
-    }
-}
-
-void td_wino_transform(const plan *p, void (*fn)(const td_wino_tile *), bool wide,
-                       const td_wino_part *part, td_wino_tile tile)
-{
-    const picture *from = wide ? &p->in : &p->out;
-    int64_t n = p->desc->n;
-    tile.image = from->channels;
-    tile.count = part->channels;
-    tile.row = part->row;
-    tile.step = part->step;
-    tile.bias = tile.bias ? tile.bias + part->channel : NULL;
-    for (int64_t row = 0; row < part->rows; row += tile.images) {
-        int64_t number = (part->first + row) / n, image = (part->first + row) % n;
-        int64_t h = number / p->tiles_w * TD_WINO_OUT, w = number % p->tiles_w * TD_WINO_OUT;
-        tile.images = td_min64(n - image, part->rows - row);
-        tile.points = part->points + row * tile.row;
-        if (wide) {
-            find_pixels(&tile, from, n, h - p->pad, w - p->pad, TD_WINO_IN);
-        } else {
-            find_pixels(&tile, from, n, h, w, TD_WINO_OUT);
-        }
-        for (int i = 0; i < TD_WINO_POINTS; i++) {
-            if (tile.pixel[i]) {
-                tile.pixel[i] += image * tile.image + part->channel;
-            }
-        }
-        fn(&tile);
-    }
-}
-
-/* All channels of some rows, their points in a block's memory. */
-static td_wino_part block_part(const plan *p, bool wide, float *points, int64_t first, int64_t rows)
-{
-    int64_t channels = wide ? p->in.channels : p->out.channels;
-    return (td_wino_part){ .first = first,
-                           .rows = rows,
-                           .channels = channels,
-                           .points = points,
-                           .step = wide ? p->in_step : p->out_step,
-                           .row = channels };
-}
-
-/* ---- forward and backward-data ---- */
-
-/* PACK_DEPTH channels of `in`, one panel of `out`: collects the nine taps, and transforms them. */
-static void weights_task(void *ctx, int64_t task)
-{
-    const plan *p = ctx;
-    const td_conv2d_desc *d = p->desc;
-    bool back = p->call->pass == TD_CONV2D_BACKWARD_DATA;
-    int64_t width = p->gemm->panel, panel = task % p->panels;
-    int64_t k0 = task / p->panels * PACK_DEPTH, first = panel * width;
-    int64_t k = td_min64(PACK_DEPTH, p->in.channels - k0);
-    int64_t n = td_min64(width, p->out.channels - first);
-    _Alignas(64) float taps[TAPS * PACK_DEPTH * TD_GEMM_MAX_PANEL_BYTES / sizeof(float)];
-    if (n < width) {
-        memset(taps, 0, sizeof taps);
-    }
-    for (int tap = 0; tap < TAPS; tap++) {
-        const float *from = (const float *)p->call->w + tap * d->ic * d->oc;
-        from += back ? first * d->oc + k0 : k0 * d->oc + first;
-        int to = back ? TAPS - 1 - tap : tap; /* turned by half a turn */
-        p->gemm->pack(taps + to * PACK_DEPTH * width, from, k, n, back ? 1 : d->oc,
-                      back ? d->oc : 1);
-    }
-    p->wino->w_to_points(p->weights + (panel * p->in.channels + k0) * width, p->weights_step, taps,
-                         PACK_DEPTH * width, k * width);
-}
-
-void td_wino_weights(td_pool *pool, plan *p)
-{
-    td_pool_run(pool, td_divide_up(p->in.channels, PACK_DEPTH) * p->panels, weights_task, p);
-}
-
-void td_wino_multiply(const plan *p, const float *a, const float *b, float *c, int64_t rows, int n)
-{
+    const plan *p = r->plan;
+    int64_t in = p->in.width, width = p->out.width, rows = rows_of(r);
     td_gemm_term term;
-    td_gemm_block block = {
-        .terms = &term,
-        .count = 1,
-        .a_col = 1,
-        .b_row = p->gemm->panel,
-        .c = c,
-        .m = rows,
-        .n = n,
-    };
-    for (int64_t k = 0; k < p->in.channels; k += TD_WINO_MAX_DEPTH) {
-        term = (td_gemm_term){ a + k, b + k * block.b_row,
-                               td_min64(TD_WINO_MAX_DEPTH, p->in.channels - k) };
-        td_gemm_strided(p->gemm, &block, p->in.channels, p->out.channels);
+    td_gemm_block block = { .terms = &term,
+                            .count = 1,
+                            .a_col = in,
+                            .b_row = width,
+                            .c = sums,
+                            .m = m,
+                            .n = n,
+                            .accumulate = r->first > 0 };
+    for (int64_t row = 0; row < rows; row += TD_WINO_MAX_DEPTH) {
+        term = (td_gemm_term){ x + row * in, dy + row * width,
+                               td_min64(TD_WINO_MAX_DEPTH, rows - row) };
+        td_gemm_strided(p->gemm, &block, 1, width);
         block.accumulate = true;
     }
 }
 
-static void apply_task(void *ctx, int64_t task)
+static void dw_task(void *ctx, int64_t task)
+{
+    const round *r = ctx;
+    const plan *p = r->plan;
+    int64_t in = p->in.width, width = p->out.width, oc = p->out.channels;
+    int64_t x = task / p->panels, dy = task % p->panels;
+    int64_t m = td_min64(in, p->in.channels - x * in), n = td_min64(width, oc - dy * width);
+    int slot = p->sums ? -1 : td_wino_take_slot(p);
+    float *sums = p->sums ? p->sums + task * sums_of(p) : p->slot_memory + slot * p->slot_size;
+    for (int64_t point = 0; point < TD_WINO_POINTS; point++) {
+        sum_rows(r, r->in + (x * TD_WINO_POINTS + point) * p->in.step,
+                 r->out + (dy * TD_WINO_POINTS + point) * p->out.step, sums + point * in * width, m,
+                 (int)n);
+    }
+    for (int64_t i = 0; i < m && r->first + rows_of(r) == p->rows; i++) {
+        float *dw = (float *)p->call->w + (x * in + i) * oc + dy * width;
+        p->wino->dw_from_points(dw, p->desc->ic * oc, sums + i * width, in * width, 1, 0, n,
+                                p->call->accumulate);
+    }
+    if (slot >= 0) {
+        td_wino_give_slot(p, slot);
+    }
+}
+
+static void run_round(td_pool *pool, round *r)
+{
+    const plan *p = r->plan;
+    int64_t tasks = td_divide_up(rows_of(r), ROWS);
+    td_pool_run(pool, tasks, x_task, r);
+    if (p->call->pass == TD_CONV2D_BACKWARD_WEIGHTS) {
+        td_pool_run(pool, tasks, dy_task, r);
+        td_pool_run(pool, p->in.panels * p->panels, dw_task, r);
+    } else {
+        td_pool_run(pool, TD_WINO_POINTS * p->panels, product_task, r);
+        td_pool_run(pool, tasks, y_task, r);
+    }
+}
+
+/* A round of one thread. */
+static void round_task(void *ctx, int64_t number)
 {
     const plan *p = ctx;
     int slot = td_wino_take_slot(p);
-    float *in = p->slot_memory + slot * p->slot_size;
-    float *out = in + TD_WINO_POINTS * p->in_step;
-    int64_t first = task * p->block_rows, rows = td_min64(p->block_rows, p->rows - first);
-    int64_t width = p->gemm->panel;
-    td_wino_part part = block_part(p, true, in, first, rows);
-    td_wino_transform(p, p->wino->x_to_points, true, &part, (td_wino_tile){ .images = 0 });
-    for (int point = 0; point < TD_WINO_POINTS; point++) {
-        for (int64_t panel = 0; panel < p->panels; panel++) {
-            td_wino_multiply(p, in + point * p->in_step,
-                             p->weights + point * p->weights_step + panel * p->in.channels * width,
-                             out + point * p->out_step + panel * width, rows,
-                             (int)td_min64(width, p->out.channels - panel * width));
-        }
-    }
-    part = block_part(p, false, out, first, rows);
-    td_wino_transform(p, p->wino->y_from_points, false, &part,
-                      (td_wino_tile){ .bias = p->bias, .accumulate = p->call->accumulate });
+    float *points = p->slot_memory + slot * p->slot_size;
+    run_round(NULL, &(round){ p, number * p->round_rows, points, points + points_of(&p->in) });
     td_wino_give_slot(p, slot);
-}
-
-/* ---- backward-weights ---- */
-
-/* sums += points of x^T times points of dy, for a block of rows. */
-static void add_block(const plan *p, const float *in, const float *out, float *sums, int64_t rows,
-                      bool accumulate)
-{
-    int64_t width = p->gemm->panel;
-    for (int point = 0; point < TD_WINO_POINTS; point++) {
-        for (int64_t panel = 0; panel < p->panels; panel++) {
-            td_gemm_term term = { in + point * p->in_step,
-                                  out + point * p->out_step + panel * width, rows };
-            td_gemm_block block = {
-                .terms = &term,
-                .count = 1,
-                .a_col = p->in.channels,
-                .b_row = p->out.channels,
-                .c = sums + point * p->in.channels * p->out.channels + panel * width,
-                .m = p->in.channels,
-                .n = (int)td_min64(width, p->out.channels - panel * width),
-                .accumulate = accumulate,
-            };
-            td_gemm_strided(p->gemm, &block, 1, p->out.channels);
-        }
-    }
-}
-
-static void piece_task(void *ctx, int64_t piece)
-{
-    const plan *p = ctx;
-    int slot = td_wino_take_slot(p);
-    float *in = p->slot_memory + slot * p->slot_size;
-    float *out = in + TD_WINO_POINTS * p->in_step;
-    float *sums = p->sums + piece * TD_WINO_POINTS * p->in.channels * p->out.channels;
-    int64_t begin = piece * p->blocks_per_piece;
-    int64_t end = td_min64(p->blocks, begin + p->blocks_per_piece);
-    for (int64_t block = begin; block < end; block++) {
-        int64_t first = block * p->block_rows, rows = td_min64(p->block_rows, p->rows - first);
-        td_wino_part x = block_part(p, true, in, first, rows);
-        td_wino_part dy = block_part(p, false, out, first, rows);
-        td_wino_transform(p, p->wino->x_to_points, true, &x, (td_wino_tile){ .images = 0 });
-        td_wino_transform(p, p->wino->dy_to_points, false, &dy, (td_wino_tile){ .images = 0 });
-        add_block(p, in, out, sums, rows, block > begin);
-    }
-    td_wino_give_slot(p, slot);
-}
-
-/* Some input channels of dw, from the sums of all pieces. */
-static void combine_task(void *ctx, int64_t channel)
-{
-    const plan *p = ctx;
-    int64_t oc = p->desc->oc, size = p->desc->ic * oc, at = channel * oc;
-    p->wino->dw_from_points((float *)p->call->w + at, size, p->sums + at, size, p->pieces,
-                            TD_WINO_POINTS * size, oc, p->call->accumulate);
 }
 
 /* ---- the door ---- */
@@ -340,8 +290,8 @@ bool td_wino_possible(const td_conv2d_desc *d)
 /*
  * The transform multiplies 36 times for each tile, the direct way once for each tap that meets the
  * picture. What that saves must pay for the transforms: of pixels, which need some channels to
- * multiply with afterwards, and of the weights, which need rows to share them. Backward-weights
- * also adds its sums to memory in every block. Measured on the 3x3 convolutions of ResNets.
+ * multiply with afterwards, and of the weights, which need rows to share them. Measured on the 3x3
+ * convolutions of ResNets.
  */
 bool td_wino_wins(const td_conv2d_desc *d, td_conv2d_pass pass)
 {
@@ -354,7 +304,7 @@ bool td_wino_wins(const td_conv2d_desc *d, td_conv2d_pass pass)
     bool weights = pass == TD_CONV2D_BACKWARD_WEIGHTS;
     double gain = direct / (tiles * TD_WINO_POINTS);
     double channels = (double)td_min64(d->ic, d->oc);
-    double least = td_wino_in_rounds(d, pass) ? 48 : weights ? 128 : 96;
+    double least = td_wino_shares_rounds(d, pass) ? 48 : 96;
     return channels >= 16 && rows >= least && gain > (weights ? 2.2 : 1.8);
 }
 
@@ -372,12 +322,12 @@ void td_wino_run(td_pool *pool, const td_conv2d_call *call, void *workspace)
     if (p.weights) {
         td_wino_weights(pool, &p);
     }
-    if (p.in_rounds) {
-        td_wino_run_rounds(pool, &p);
-    } else if (call->pass == TD_CONV2D_BACKWARD_WEIGHTS) {
-        td_pool_run(pool, p.pieces, piece_task, &p);
-        td_pool_run(pool, p.in.channels, combine_task, &p);
-    } else {
-        td_pool_run(pool, p.blocks, apply_task, &p);
+    if (!p.shared) {
+        td_pool_run(pool, p.rounds, round_task, &p);
+        return;
+    }
+    round r = { .plan = &p, .in = p.points, .out = p.points + points_of(&p.in) };
+    for (; r.first < p.rows; r.first += p.round_rows) {
+        run_round(pool, &r);
     }
 }

@@ -1,8 +1,6 @@
 /*
- * Inside Winograd's convolutions: the plan of one, and what both of its ways share. By blocks
- * (conv_wino.c) a few rows at a time go through all three steps (to points, products, from points)
- * in a cache of their own. In rounds (conv_wino_rounds.c) many rows take each step together: where
- * the weights' points are too many to be read again for every block.
+ * Inside Winograd's convolutions: the plan of one, and its steps (conv_wino_steps.c). A step takes
+ * some rows to points, multiplies them, or brings them back.
  */
 #ifndef TD_TENSOR_CPU_CONV_WINO_INTERNAL_H
 #define TD_TENSOR_CPU_CONV_WINO_INTERNAL_H
@@ -14,7 +12,6 @@
 #include <stdatomic.h>
 
 enum {
-    TD_WINO_UNIT = 6,        /* rows that the micro-kernels take at once */
     TD_WINO_PAD = 16,        /* floats between the points, against cache lines that collide */
     TD_WINO_MAX_DEPTH = 128, /* products in a partial sum, and rows of B in the L1 cache */
 };
@@ -23,6 +20,8 @@ enum {
 typedef struct td_wino_picture {
     char *data;
     int64_t h, w, channels;
+    int64_t width, panels; /* the channels whose points lie together, and how many such panels */
+    int64_t step;          /* floats from point to point of a panel */
 } td_wino_picture;
 
 typedef struct td_wino_plan {
@@ -34,28 +33,23 @@ typedef struct td_wino_plan {
     td_wino_picture in, out; /* of 6x6 tiles and of 4x4 tiles */
     int64_t pad;             /* of `in` */
     int64_t tiles_w, rows;   /* a row: a tile of one picture */
-    int64_t panels;          /* of `out` */
-    bool in_rounds;
+    int64_t panels;          /* of `out`, as wide as the micro-kernels' */
 
     /* Forward and backward-data. */
     float *weights; /* [point][panel][channel of in][panel width] */
     int64_t weights_step;
 
-    /* Blocks, or rounds. */
-    int64_t block_rows, blocks;
-    int64_t in_step, out_step; /* from point to point */
-    int64_t pieces, blocks_per_piece;
-    float *sums; /* [piece][point][ic][oc]; of several rounds [block of dw][point] */
+    bool shared; /* all threads work on one round; otherwise each has rounds of its own */
+    int64_t round_rows, rounds;
+    float *points; /* of the shared round */
+    float *sums;   /* backward-weights of several rounds: [block of dw][point] */
 
-    /* Memory for each thread: the points of a block, or sums; whoever works takes a free one. */
+    /* Memory for each thread, the points of its round or the sums of a block of dw; whoever works
+     * takes a free one. */
     int slots;
     float *slot_memory;
     int64_t slot_size;
     atomic_flag *taken;
-
-    /* In rounds: the points of one. */
-    float *in_points, *out_points;
-    int64_t in_panels; /* of `in`, in backward-weights */
 } td_wino_plan;
 
 static inline int64_t td_wino_round_up(int64_t x, int64_t unit)
@@ -77,8 +71,7 @@ void td_wino_give_slot(const td_wino_plan *plan, int slot);
 typedef struct td_wino_part {
     int64_t first, rows;
     int64_t channel, channels;
-    float *points;     /* of the first row and channel */
-    int64_t step, row; /* from point to point, and from row to row */
+    float *points; /* of the first row and channel */
 } td_wino_part;
 
 /* Calls a transform tile by tile: of 6x6 tiles of `in` if `wide`, of 4x4 tiles of `out` otherwise.
@@ -94,9 +87,7 @@ void td_wino_multiply(const td_wino_plan *plan, const float *a, const float *b, 
 /* The weights' points. */
 void td_wino_weights(td_pool *pool, td_wino_plan *plan);
 
-/* Whether rows go in rounds; the rest of such a plan, and its run. */
-bool td_wino_in_rounds(const td_conv2d_desc *desc, td_conv2d_pass pass);
-void td_wino_plan_rounds(td_wino_plan *plan, td_conv_space *space);
-void td_wino_run_rounds(td_pool *pool, td_wino_plan *plan);
+/* Whether all threads work on one round. */
+bool td_wino_shares_rounds(const td_conv2d_desc *desc, td_conv2d_pass pass);
 
 #endif
