@@ -23,6 +23,7 @@ typedef struct pool_job {
     int64_t run;                  /* elements of a pixel: pictures x channels */
     int64_t piece;                /* elements of a run that are one item of work */
     int64_t pieces;               /* of a run */
+    int64_t items, chunk;         /* of work; those of a task */
     char *to;                     /* y or dx */
     const char *from;             /* x or dy */
     uint8_t *index;               /* max pooling */
@@ -31,7 +32,7 @@ typedef struct pool_job {
     int64_t channels;
     const td_norm_constants *constants;
     const char *x;
-    double *sums; /* [items][4][channels] */
+    double *sums; /* [tasks][4][channels]: g, g (x - mean), and one block's */
 } pool_job;
 
 /* The taps of one piece of a run. */
@@ -60,18 +61,16 @@ static item item_of(const pool_job *job, int64_t number)
     return it;
 }
 
-static void run_pool(pool_job *job, td_device device, td_range_fn fn)
+/* piece: elements of a run that are one item of work. */
+static void cut(pool_job *job, int64_t piece)
 {
     const int64_t *to = job->gradient ? job->size_x : job->size_y;
-    if (job->run == 0) {
-        return;
-    }
-    job->piece = job->piece > 0 ? job->piece : PIECE;
-    job->pieces = (job->run + job->piece - 1) / job->piece;
-    int64_t cost = (job->run < job->piece ? job->run : job->piece) * job->p.kernel[0] *
-                   job->p.kernel[1] / (job->p.stride[0] * job->p.stride[1]);
-    int64_t items = to[0] * to[1] * job->pieces;
-    td_parallel(device, items, td_item_chunk(items, cost > 0 ? cost : 1), fn, job);
+    job->piece = piece;
+    job->pieces = (job->run + piece - 1) / piece;
+    job->items = to[0] * to[1] * job->pieces;
+    int64_t cost = (job->run < piece ? job->run : piece) * job->p.kernel[0] * job->p.kernel[1] /
+                   (job->p.stride[0] * job->p.stride[1]);
+    job->chunk = td_item_chunk(job->items, cost > 0 ? cost : 1);
 }
 
 /* ---- taps ---- */
@@ -196,12 +195,11 @@ static void avg_pool_range(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/* The sums that batch normalisation's gradient wants of an item, while it is in the cache. */
-static void add_sums(const pool_job *job, const item *it, int64_t number)
+/* Adds what batch normalisation's gradient wants of an item, while it is in the cache. */
+static void add_sums(const pool_job *job, const item *it, double *sums)
 {
     int64_t channels = job->channels, row = channels * job->size;
-    double *sums = job->sums + number * 4 * channels, *block = sums + 2 * channels;
-    memset(sums, 0, (size_t)(2 * channels) * sizeof *sums);
+    double *block = sums + 2 * channels;
     for (int64_t r = 0; r < it->n / channels; r += TD_NORM_BLOCK) {
         int64_t rest = it->n / channels - r, n = rest < TD_NORM_BLOCK ? rest : TD_NORM_BLOCK;
         int64_t at = it->at * job->size + r * row;
@@ -218,14 +216,23 @@ static void max_pool_grad_range(void *ctx, int64_t begin, int64_t end)
 {
     const pool_job *job = ctx;
     tap_list list;
+    double *sums = job->sums ? job->sums + begin / job->chunk * 4 * job->channels : NULL;
+    if (sums) {
+        memset(sums, 0, (size_t)(2 * job->channels) * sizeof *sums);
+    }
     for (int64_t i = begin; i < end; i++) {
         item it = item_of(job, i);
         gather(job, &it, &list, NULL);
         job->loops->max_pool_grad(it.n, job->to + it.at * job->size, &list.taps, job->accumulate);
-        if (job->sums) {
-            add_sums(job, &it, i);
+        if (sums) {
+            add_sums(job, &it, sums);
         }
     }
+}
+
+static void run_pool(pool_job *job, td_device device, td_range_fn fn)
+{
+    td_parallel(device, job->items, job->chunk, fn, job);
 }
 
 /* ---- the kernels ---- */
@@ -234,7 +241,7 @@ static void max_pool_grad_range(void *ctx, int64_t begin, int64_t end)
 static pool_job describe(const td_tensor *x, const td_tensor *y, const td_pool2d_params *params,
                          bool gradient)
 {
-    return (pool_job){
+    pool_job job = {
         .loops = td_loops_of(x->dtype),
         .p = *params,
         .gradient = gradient,
@@ -243,6 +250,8 @@ static pool_job describe(const td_tensor *x, const td_tensor *y, const td_pool2d
         .size_y = { y->shape[2], y->shape[3] },
         .run = x->shape[0] * x->shape[1],
     };
+    cut(&job, PIECE);
+    return job;
 }
 
 void td_cpu_max_pool2d(td_tensor *y, td_tensor *index, const td_tensor *x,
@@ -312,7 +321,7 @@ void td_pool_normalized(td_tensor *y, td_tensor *index, const td_tensor *x, cons
     job.index = td_stage_out(&sindex, index, TD_IMAGE, false);
     job.channels = x->shape[1];
     job.constants = constants;
-    job.piece = row_piece(PIECE, job.channels);
+    cut(&job, row_piece(PIECE, job.channels));
     run_pool(&job, td_device_of(y), max_pool_range);
     td_stage_end(&sindex, &sy);
 }
@@ -331,13 +340,12 @@ void td_pool_grad_and_sums(void *g, const td_tensor *dy, const td_tensor *index,
     job.channels = x->shape[1];
     job.constants = constants;
     job.x = x_data;
-    job.piece = row_piece(4 * PIECE, job.channels);
-    int64_t items = job.size_x[0] * job.size_x[1] * ((job.run + job.piece - 1) / job.piece),
-            count = job.channels;
-    job.sums = td_scratch(device, (size_t)(items * 4 * count) * sizeof *job.sums);
+    cut(&job, row_piece(4 * PIECE, job.channels));
+    int64_t tasks = (job.items + job.chunk - 1) / job.chunk, count = job.channels;
+    job.sums = td_scratch(device, (size_t)(tasks * 4 * count) * sizeof *job.sums);
     run_pool(&job, device, max_pool_grad_range);
     memset(sums, 0, (size_t)(2 * count) * sizeof *sums);
-    for (int64_t i = 0; i < items; i++) {
+    for (int64_t i = 0; i < tasks; i++) {
         for (int64_t c = 0; c < 2 * count; c++) {
             sums[c] += job.sums[i * 4 * count + c];
         }
