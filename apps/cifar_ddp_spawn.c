@@ -8,69 +8,23 @@
  *   cifar_ddp_spawn --nodes 2 --node_rank 1 --dist-url tcp://HOST0:12355     (on host 1) */
 #include <tandem.h>
 
-#include <getopt.h>
-#include <stdlib.h>
-
 static const char *data_folder; /* the options; NULL: $TANDEM_DATA, or data/cifar10 */
 static int epochs = 5, batch_size = 256, limit = 50000, nodes = 1, nprocs = 2, node_rank = 0;
 static const char *dist_url;
-
-static void usage(int code)
-{
-    fprintf(code == 0 ? stdout : stderr,
-            "usage: cifar_ddp_spawn [--data FOLDER] [--epochs N] [--batch-size N] [--limit IMAGES] "
-            "[--nodes N]\n"
-            "       [--ngpus_per_node N] [--node_rank N] [--dist-url tcp://HOST:PORT]\n");
-    exit(code == 0 ? td_finish() : code);
-}
-
-static void read_options(int argc, char **argv)
-{
-    static const struct option names[] = { { "data", required_argument, NULL, 'd' },
-                                           { "epochs", required_argument, NULL, 'e' },
-                                           { "batch-size", required_argument, NULL, 'b' },
-                                           { "limit", required_argument, NULL, 'l' },
-                                           { "nodes", required_argument, NULL, 'n' },
-                                           { "ngpus_per_node", required_argument, NULL, 'g' },
-                                           { "node_rank", required_argument, NULL, 'r' },
-                                           { "dist-url", required_argument, NULL, 'u' },
-                                           { "help", no_argument, NULL, 'h' },
-                                           { NULL, 0, NULL, 0 } };
-    for (int name; (name = getopt_long(argc, argv, "h", names, NULL)) != -1;) {
-        switch (name) {
-        case 'd':
-            data_folder = optarg;
-            break;
-        case 'e':
-            epochs = td_parse_int(optarg, "--epochs");
-            break;
-        case 'b':
-            batch_size = td_parse_int(optarg, "--batch-size");
-            break;
-        case 'l':
-            limit = td_parse_int(optarg, "--limit");
-            break;
-        case 'n':
-            nodes = td_parse_int(optarg, "--nodes");
-            break;
-        case 'g':
-            nprocs = td_parse_int(optarg, "--ngpus_per_node");
-            break;
-        case 'r':
-            node_rank = td_parse_int(optarg, "--node_rank");
-            break;
-        case 'u':
-            dist_url = optarg;
-            break;
-        default:
-            usage(name == 'h' ? 0 : 64);
-        }
-    }
-    if (optind < argc || epochs < 1 || batch_size < 1 || limit < 1 || nodes < 1 || nprocs < 1 ||
-        node_rank < 0 || node_rank >= nodes || (nodes > 1 && dist_url == NULL)) {
-        usage(64);
-    }
-}
+static const td_option options[] = {
+    { "data", .text = &data_folder },
+    { "epochs", .number = &epochs, .least = 1 },
+    { "batch-size", .number = &batch_size, .least = 1 },
+    { "limit", .number = &limit, .least = 1 },
+    { "nodes", .number = &nodes, .least = 1 },
+    { "ngpus_per_node", .number = &nprocs, .least = 1 },
+    { "node_rank", .number = &node_rank },
+    { "dist-url", .text = &dist_url },
+    { 0 },
+};
+static const char usage[] =
+    "[--data FOLDER] [--epochs N] [--batch-size N] [--limit IMAGES] [--nodes N]\n"
+    "       [--ngpus_per_node N] [--node_rank N] [--dist-url tcp://HOST:PORT]";
 
 /* Runs in each process. */
 static int train(int local_rank, void *unused)
@@ -192,7 +146,13 @@ static int train(int local_rank, void *unused)
 
 int main(int argc, char **argv)
 {
-    read_options(argc, argv);
+    td_read_options(argc, argv, usage, options);
+    if (node_rank >= nodes || (nodes > 1 && dist_url == NULL)) {
+        td_refuse_options(usage,
+                          "--nodes %d: give each host a --node_rank from 0 to %d, and all "
+                          "the same --dist-url",
+                          nodes, nodes - 1);
+    }
     if (td_spawn(train, NULL, nprocs) != TD_OK) {
         td_die();
     }

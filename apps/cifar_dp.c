@@ -3,58 +3,22 @@
  * One call is new since lesson 5: td_data_parallel. A batch still has 256 images in all. */
 #include <tandem.h>
 
-#include <getopt.h>
-#include <stdlib.h>
-
 static const char *data_folder; /* the options; NULL: $TANDEM_DATA, or data/cifar10 */
 static int epochs = 5, batch_size = 256, limit = 50000, device_count = 2;
-
-static void usage(int code)
-{
-    fprintf(code == 0 ? stdout : stderr, "usage: cifar_dp [--data FOLDER] [--epochs N] "
-                                         "[--batch-size N] [--limit IMAGES] [--devices N]\n");
-    exit(code == 0 ? td_finish() : code);
-}
-
-static void read_options(int argc, char **argv)
-{
-    static const struct option names[] = { { "data", required_argument, NULL, 'd' },
-                                           { "epochs", required_argument, NULL, 'e' },
-                                           { "batch-size", required_argument, NULL, 'b' },
-                                           { "limit", required_argument, NULL, 'l' },
-                                           { "devices", required_argument, NULL, 'n' },
-                                           { "help", no_argument, NULL, 'h' },
-                                           { NULL, 0, NULL, 0 } };
-    for (int name; (name = getopt_long(argc, argv, "h", names, NULL)) != -1;) {
-        switch (name) {
-        case 'd':
-            data_folder = optarg;
-            break;
-        case 'e':
-            epochs = td_parse_int(optarg, "--epochs");
-            break;
-        case 'b':
-            batch_size = td_parse_int(optarg, "--batch-size");
-            break;
-        case 'l':
-            limit = td_parse_int(optarg, "--limit");
-            break;
-        case 'n':
-            device_count = td_parse_int(optarg, "--devices");
-            break;
-        default:
-            usage(name == 'h' ? 0 : 64);
-        }
-    }
-    if (optind < argc || epochs < 1 || batch_size < 1 || limit < 1 || device_count < 1 ||
-        device_count > TD_MAX_DEVICES) {
-        usage(64);
-    }
-}
+static const td_option options[] = {
+    { "data", .text = &data_folder },
+    { "epochs", .number = &epochs, .least = 1 },
+    { "batch-size", .number = &batch_size, .least = 1 },
+    { "limit", .number = &limit, .least = 1 },
+    { "devices", .number = &device_count, .least = 1, .most = TD_MAX_DEVICES },
+    { 0 },
+};
+static const char usage[] = "[--data FOLDER] [--epochs N] [--batch-size N] [--limit IMAGES]"
+                            " [--devices N]";
 
 int main(int argc, char **argv)
 {
-    read_options(argc, argv);
+    td_read_options(argc, argv, usage, options);
     td_device device = td_default_device(); /* TANDEM_DEVICE=cuda: a GPU; otherwise the CPU */
 
     /* The data: 50,000 images of ten classes to train on, 10,000 to test with. Each time a training

@@ -10,8 +10,6 @@
 
 #include <inttypes.h>
 #include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { SAMPLES = 9 };
@@ -189,17 +187,24 @@ static int spawned(int local_rank, void *unused)
 
 int main(int argc, char **argv)
 {
-    if (argc == 4) {
-        if (td_dist_init(.init_method = argv[3], .rank = td_parse_int(argv[1], "RANK"),
-                         .world_size = td_parse_int(argv[2], "WORLD_SIZE")) != TD_OK) {
+    int rank = 0, world_size = 1;
+    const char *url = NULL;
+    static const char usage[] = "[RANK WORLD_SIZE URL]     (or by tdrun)";
+    const td_option options[] = {
+        { "RANK", .number = &rank },
+        { "WORLD_SIZE", .number = &world_size, .least = 1 },
+        { "URL", .text = &url },
+        { 0 },
+    };
+    td_read_options(argc, argv, usage, options);
+    if (argc > 1 && url == NULL) {
+        td_refuse_options(usage, "give a rank, the number of ranks, and where they meet");
+    }
+    if (url != NULL) {
+        if (td_dist_init(.init_method = url, .rank = rank, .world_size = world_size) != TD_OK) {
             td_die();
         }
         show_all("1. started by hand: the ranks have met at the URL");
-    } else if (argc > 1) {
-        bool help = strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0;
-        fprintf(help ? stdout : stderr,
-                "usage: group_basics [RANK WORLD_SIZE URL]     (or by tdrun)\n");
-        return help ? td_finish() : 64;
     } else if (td_dist_is_launched()) {
         if (td_dist_init() != TD_OK) {
             td_die();

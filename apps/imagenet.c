@@ -9,53 +9,23 @@
  *   srun --ntasks 32 imagenet --data ILSVRC/train */
 #include <tandem.h>
 
-#include <getopt.h>
-#include <stdlib.h>
-
 static const char *folder; /* the options */
 static int epochs = 1, batch_size = 256, limit = 0;
-
-static void usage(int code)
-{
-    fprintf(code == 0 ? stdout : stderr,
-            "usage: imagenet --data FOLDER [--epochs N] [--batch-size N] [--limit N]\n");
-    exit(code == 0 ? td_finish() : code);
-}
-
-static void read_options(int argc, char **argv)
-{
-    static const struct option names[] = { { "data", required_argument, NULL, 'd' },
-                                           { "epochs", required_argument, NULL, 'e' },
-                                           { "batch-size", required_argument, NULL, 'b' },
-                                           { "limit", required_argument, NULL, 'l' },
-                                           { "help", no_argument, NULL, 'h' },
-                                           { NULL, 0, NULL, 0 } };
-    for (int name; (name = getopt_long(argc, argv, "h", names, NULL)) != -1;) {
-        switch (name) {
-        case 'd':
-            folder = optarg;
-            break;
-        case 'e':
-            epochs = td_parse_int(optarg, "--epochs");
-            break;
-        case 'b':
-            batch_size = td_parse_int(optarg, "--batch-size");
-            break;
-        case 'l':
-            limit = td_parse_int(optarg, "--limit");
-            break;
-        default:
-            usage(name == 'h' ? 0 : 64);
-        }
-    }
-    if (optind < argc || epochs < 1 || batch_size < 1 || limit < 0 || folder == NULL) {
-        usage(64);
-    }
-}
+static const td_option options[] = {
+    { "data", .text = &folder },
+    { "epochs", .number = &epochs, .least = 1 },
+    { "batch-size", .number = &batch_size, .least = 1 },
+    { "limit", .number = &limit },
+    { 0 },
+};
+static const char usage[] = "--data FOLDER [--epochs N] [--batch-size N] [--limit N]";
 
 int main(int argc, char **argv)
 {
-    read_options(argc, argv);
+    td_read_options(argc, argv, usage, options);
+    if (folder == NULL) {
+        td_refuse_options(usage, "--data FOLDER is missing");
+    }
     if (td_dist_init() != TD_OK) { /* all ranks wait for the last one */
         td_die();
     }

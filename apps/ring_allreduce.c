@@ -13,12 +13,16 @@
 #include <tandem.h>
 
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 enum { ROUNDS = 5 };
 
 static int nprocs = 4, kib = 16384; /* the options */
+static const td_option options[] = {
+    { "RANKS", .number = &nprocs, .least = 1, .most = 64 },
+    { "KIB", .number = &kib, .least = 1, .most = 1 << 20 },
+    { 0 },
+};
 
 /* One rank's vector. */
 typedef struct vector {
@@ -228,14 +232,7 @@ static int run(int local_rank, void *unused)
 
 int main(int argc, char **argv)
 {
-    bool help = argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
-    nprocs = argc > 1 && !help ? td_parse_int(argv[1], "RANKS") : nprocs;
-    kib = argc > 2 ? td_parse_int(argv[2], "KIB") : kib;
-    if (help || argc > 3 || nprocs < 1 || nprocs > 64 || kib < 1 || kib > 1 << 20) {
-        fprintf(help ? stdout : stderr,
-                "usage: ring_allreduce [RANKS [KIB]]     (up to 64 ranks, 1048576 KiB)\n");
-        return help ? td_finish() : 64;
-    }
+    td_read_options(argc, argv, "[RANKS [KIB]]     (up to 64 ranks, 1048576 KiB)", options);
     must(td_spawn(run, NULL, nprocs));
     return 0;
 }

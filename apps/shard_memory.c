@@ -228,19 +228,23 @@ static int run(int local_rank, void *arg)
 
 int main(int argc, char **argv)
 {
-    bool help = argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
-    int processes = argc > 1 && !help ? td_parse_int(argv[1], "PROCESSES") : 2;
-    int way = TD_SHARD_NONE;
-    while (argc > 2 && way < WAYS && strcmp(argv[2], names[way]) != 0) {
+    int processes = 2, way = TD_SHARD_NONE;
+    const char *wanted = NULL;
+    static const char usage[] = "[PROCESSES [none|optimizer|gradients|gathered|parameters]]"
+                                "     (1 to 64 processes)";
+    const td_option options[] = {
+        { "PROCESSES", .number = &processes, .least = 1, .most = 64 },
+        { "WAY", .text = &wanted },
+        { 0 },
+    };
+    td_read_options(argc, argv, usage, options);
+    while (wanted != NULL && way < WAYS && strcmp(wanted, names[way]) != 0) {
         way++;
     }
-    if (help || argc > 3 || processes < 1 || processes > 64 || way == WAYS) {
-        fprintf(help ? stdout : stderr,
-                "usage: shard_memory [PROCESSES [none|optimizer|gradients|gathered|parameters]]"
-                "     (1 to 64 processes)\n");
-        return help ? td_finish() : 64;
+    if (way == WAYS) {
+        td_refuse_options(usage, "there is no way '%s'", wanted);
     }
-    if (td_spawn(argc > 2 ? run_one : run, argc > 2 ? &way : NULL, processes) != TD_OK) {
+    if (td_spawn(wanted != NULL ? run_one : run, &way, processes) != TD_OK) {
         td_die();
     }
     return 0;

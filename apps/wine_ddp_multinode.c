@@ -9,59 +9,23 @@
  * docs/tutorial/3-wine-ddp-multinode.md explains the ideas. */
 #include <tandem.h>
 
-#include <getopt.h>
-#include <stdlib.h>
-
-static int total_epochs = 100, save_every = 50, batch_size = 32; /* the options */
+/* The options, and their defaults. A name in capitals is that of a value that stands alone. */
+static int total_epochs = 100, save_every = 50, batch_size = 32;
 static int nnodes = 1, procs_per_node = 2, node_rank = 0;
 static const char *master = "127.0.0.1:12355"; /* where the ranks meet: a free port of host 0 */
-
-static void usage(int code)
-{
-    fprintf(
-        code == 0 ? stdout : stderr,
-        "usage: wine_ddp_multinode [--nnodes N] [--procs-per-node N] [--node-rank 0..NNODES-1]\n"
-        "           [--master HOST:PORT] [--batch-size N] [TOTAL_EPOCHS [SAVE_EVERY]]\n");
-    exit(code == 0 ? td_finish() : code);
-}
-
-static void read_options(int argc, char **argv)
-{
-    static const struct option names[] = { { "batch-size", required_argument, NULL, 'b' },
-                                           { "nnodes", required_argument, NULL, 'n' },
-                                           { "procs-per-node", required_argument, NULL, 'p' },
-                                           { "node-rank", required_argument, NULL, 'r' },
-                                           { "master", required_argument, NULL, 'm' },
-                                           { "help", no_argument, NULL, 'h' },
-                                           { NULL, 0, NULL, 0 } };
-    for (int name; (name = getopt_long(argc, argv, "h", names, NULL)) != -1;) {
-        switch (name) {
-        case 'b':
-            batch_size = td_parse_int(optarg, "--batch-size");
-            break;
-        case 'n':
-            nnodes = td_parse_int(optarg, "--nnodes");
-            break;
-        case 'p':
-            procs_per_node = td_parse_int(optarg, "--procs-per-node");
-            break;
-        case 'r':
-            node_rank = td_parse_int(optarg, "--node-rank");
-            break;
-        case 'm':
-            master = optarg;
-            break;
-        default:
-            usage(name == 'h' ? 0 : 64);
-        }
-    }
-    total_epochs = optind < argc ? td_parse_int(argv[optind++], "TOTAL_EPOCHS") : total_epochs;
-    save_every = optind < argc ? td_parse_int(argv[optind++], "SAVE_EVERY") : save_every;
-    if (optind < argc || total_epochs < 1 || save_every < 1 || batch_size < 1 ||
-        procs_per_node < 1 || node_rank < 0 || node_rank >= nnodes) {
-        usage(64);
-    }
-}
+static const td_option options[] = {
+    { "nnodes", .number = &nnodes, .least = 1 },
+    { "procs-per-node", .number = &procs_per_node, .least = 1 },
+    { "node-rank", .number = &node_rank },
+    { "master", .text = &master },
+    { "batch-size", .number = &batch_size, .least = 1 },
+    { "TOTAL_EPOCHS", .number = &total_epochs, .least = 1 },
+    { "SAVE_EVERY", .number = &save_every, .least = 1 },
+    { 0 },
+};
+static const char usage[] =
+    "[--nnodes N] [--procs-per-node N] [--node-rank 0..NNODES-1]\n"
+    "           [--master HOST:PORT] [--batch-size N] [TOTAL_EPOCHS [SAVE_EVERY]]";
 
 /* A loader hands out a dataset in batches. */
 static void print_first_sample(td_dataset *dataset)
@@ -182,7 +146,11 @@ static int train(int local_rank, void *unused)
 
 int main(int argc, char **argv)
 {
-    read_options(argc, argv);
+    td_read_options(argc, argv, usage, options);
+    if (node_rank >= nnodes) {
+        td_refuse_options(usage, "--node-rank %d: with --nnodes %d the last is %d", node_rank,
+                          nnodes, nnodes - 1);
+    }
     if (td_spawn(train, NULL, procs_per_node) != TD_OK) { /* train(0, NULL), train(1, NULL), ... */
         td_die();
     }

@@ -5,38 +5,15 @@
  * test. docs/tutorial/1-wine-single.md explains the ideas. */
 #include <tandem.h>
 
-#include <getopt.h>
-#include <stdlib.h>
-
-static int total_epochs = 100, save_every = 50, batch_size = 32; /* the options */
-
-static void usage(int code)
-{
-    fprintf(code == 0 ? stdout : stderr,
-            "usage: wine_single [--batch-size N] [TOTAL_EPOCHS [SAVE_EVERY]]\n");
-    exit(code == 0 ? td_finish() : code);
-}
-
-static void read_options(int argc, char **argv)
-{
-    static const struct option names[] = { { "batch-size", required_argument, NULL, 'b' },
-                                           { "help", no_argument, NULL, 'h' },
-                                           { NULL, 0, NULL, 0 } };
-    for (int name; (name = getopt_long(argc, argv, "h", names, NULL)) != -1;) {
-        switch (name) {
-        case 'b':
-            batch_size = td_parse_int(optarg, "--batch-size");
-            break;
-        default:
-            usage(name == 'h' ? 0 : 64);
-        }
-    }
-    total_epochs = optind < argc ? td_parse_int(argv[optind++], "TOTAL_EPOCHS") : total_epochs;
-    save_every = optind < argc ? td_parse_int(argv[optind++], "SAVE_EVERY") : save_every;
-    if (optind < argc || total_epochs < 1 || save_every < 1 || batch_size < 1) {
-        usage(64);
-    }
-}
+/* The options, and their defaults. A name in capitals is that of a value that stands alone. */
+static int total_epochs = 100, save_every = 50, batch_size = 32;
+static const td_option options[] = {
+    { "batch-size", .number = &batch_size, .least = 1 },
+    { "TOTAL_EPOCHS", .number = &total_epochs, .least = 1 },
+    { "SAVE_EVERY", .number = &save_every, .least = 1 },
+    { 0 },
+};
+static const char usage[] = "[--batch-size N] [TOTAL_EPOCHS [SAVE_EVERY]]";
 
 /* A loader hands out a dataset in batches. */
 static void print_first_sample(td_dataset *dataset)
@@ -132,6 +109,6 @@ static int train(void)
 
 int main(int argc, char **argv)
 {
-    read_options(argc, argv);
+    td_read_options(argc, argv, usage, options);
     return train();
 }

@@ -141,23 +141,6 @@ int td_finish(void)
     return 0;
 }
 
-int td_parse_int(const char *text, const char *name)
-{
-    enum { WRONG_USAGE = 64 };
-    char *end;
-    errno = 0;
-    long value = strtol(text, &end, 10);
-    const char *wrong = end == text || *end != '\0'         ? "is not a whole number"
-                        : errno != 0 || value != (int)value ? "is out of range"
-                                                            : NULL;
-    if (wrong != NULL) {
-        fflush(stdout);
-        fprintf(stderr, "%s: %s: '%s' %s\n", program_invocation_short_name, name, text, wrong);
-        exit(WRONG_USAGE);
-    }
-    return (int)value;
-}
-
 void td_context_push(const char *name)
 {
     if (context.depth < CONTEXT_DEPTH) {

@@ -66,11 +66,6 @@ TD_NORETURN void td_die(void);
  * td_die. */
 int td_finish(void);
 
-/* Returns the whole number that a text spells; for a program's command line. If the text spells no
- * whole number, or one outside of int's range, td_parse_int says so on stderr, with the program's
- * name and `name` (the option's, such as "--epochs"), and exits with 64. */
-int td_parse_int(const char *text, const char *name);
-
 /* Reports a mistake of the program and does not return. The message begins with the file and line,
  * and ends with the names of the modules that are running. */
 TD_NORETURN void td_fatal(td_site at, const char *format, ...)

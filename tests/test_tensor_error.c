@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <getopt.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -149,9 +150,9 @@ static void read_last_words(void (*last_act)(const char *), const char *with, in
         _exit(0);
     }
     close(ends[1]);
-    ssize_t length = read(ends[0], text, size - 1);
-    text[length > 0 ? length : 0] = '\0';
-    close(ends[0]);
+    FILE *words = fdopen(ends[0], "r");
+    text[fread(text, 1, size - 1, words)] = '\0';
+    fclose(words);
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == code);
 }
@@ -160,11 +161,6 @@ static void die_of(const char *failure)
 {
     td_fail(TD_E_IO, "%s", failure);
     td_die();
-}
-
-static void parse_epochs(const char *text)
-{
-    td_parse_int(text, "--epochs");
 }
 
 static void test_die(void **state)
@@ -177,30 +173,79 @@ static void test_die(void **state)
     assert_string_equal(text, "test_tensor_error: td_die, but no call has failed\n");
 }
 
-static void test_parse_int(void **state)
+/* ---- the command line ---- */
+
+static int epochs, save_every, few;
+static const char *folder;
+static const td_option options[] = {
+    { "epochs", .number = &epochs, .least = 1 },
+    { "few", .number = &few, .least = -2, .most = 2 },
+    { "data", .text = &folder },
+    { "SAVE_EVERY", .number = &save_every },
+    { 0 },
+};
+
+/* Words are separated by spaces; "''" is an empty one. */
+static void read_command(const char *line)
+{
+    static char copy[256], *words[16] = { "program" };
+    int count = 1;
+    snprintf(copy, sizeof copy, "%s", line);
+    for (char *word = strtok(copy, " "); word != NULL; word = strtok(NULL, " ")) {
+        words[count++] = strcmp(word, "''") == 0 ? "" : word;
+    }
+    words[count] = NULL;
+    epochs = 5, save_every = 50, few = 0, folder = NULL;
+    optind = 0; /* getopt begins again */
+    td_read_options(count, words, "[--epochs N] [SAVE_EVERY]", options);
+}
+
+static void test_options_are_read(void **state)
+{
+    (void)state;
+    read_command("");
+    assert_true(epochs == 5 && save_every == 50 && folder == NULL);
+    read_command("--epochs 2147483647 --few=-2 --data a/b 7");
+    assert_true(epochs == 2147483647 && few == -2 && save_every == 7);
+    assert_string_equal(folder, "a/b");
+    read_command("0 --epochs 1");
+    assert_true(epochs == 1 && save_every == 0);
+}
+
+static void test_wrong_options_end_the_program(void **state)
 {
     (void)state;
     static const char *const wrong[][2] = {
-        { "5x", "is not a whole number" },    { "", "is not a whole number" },
-        { "1.5", "is not a whole number" },   { "99999999999", "is out of range" },
-        { "-2147483649", "is out of range" },
+        { "--epochs 5x", "test_tensor_error: --epochs: '5x' is not a whole number" },
+        { "--epochs ''", "--epochs: '' is not a whole number" },
+        { "--epochs 1.5", "'1.5' is not a whole number" },
+        { "--epochs 0", "--epochs: 0 is out of range; it goes from 1 to 2147483647" },
+        { "--epochs 99999999999", "is out of range" },
+        { "--epochs 99999999999999999999", "is out of range" },
+        { "--few 3", "--few: 3 is out of range; it goes from -2 to 2" },
+        { "--few=-3", "-3 is out of range" },
+        { "7x", "test_tensor_error: SAVE_EVERY: '7x' is not a whole number" },
+        { "7 8", "test_tensor_error: '8' is one value too many" },
+        { "--epochs", "requires an argument" },
+        { "--SAVE_EVERY 7", "unrecognized option" },
+        { "--others 7", "unrecognized option" },
     };
-    char text[256], expected[256];
-    assert_int_equal(td_parse_int("-12", "--epochs"), -12);
-    assert_int_equal(td_parse_int("2147483647", "--epochs"), 2147483647);
+    char text[512];
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        read_last_words(parse_epochs, wrong[i][0], 64, text, sizeof text);
-        snprintf(expected, sizeof expected, "test_tensor_error: --epochs: '%s' %s\n", wrong[i][0],
-                 wrong[i][1]);
-        assert_string_equal(text, expected);
+        read_last_words(read_command, wrong[i][0], 64, text, sizeof text);
+        if (strstr(text, wrong[i][1]) == NULL ||
+            strstr(text, "\nusage: test_tensor_error [--epochs N] [SAVE_EVERY]\n") == NULL) {
+            fail_msg("%s: %s", wrong[i][0], text);
+        }
     }
+    read_last_words(read_command, "--help 7 8 9", 0, text, sizeof text); /* on stdout */
+    assert_string_equal(text, "");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_status_has_a_text),
-        cmocka_unit_test(test_parse_int),
         cmocka_unit_test(test_failures_leave_a_message),
         cmocka_unit_test(test_long_messages_are_cut),
         cmocka_unit_test(test_try_passes_failures_on),
@@ -209,6 +254,8 @@ int main(void)
         cmocka_unit_test(test_deep_contexts_are_counted),
         cmocka_unit_test(test_require),
         cmocka_unit_test(test_die),
+        cmocka_unit_test(test_options_are_read),
+        cmocka_unit_test(test_wrong_options_end_the_program),
     };
     return cmocka_run_group_tests_name("tensor errors", tests, NULL, NULL);
 }
