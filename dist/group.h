@@ -37,10 +37,11 @@ struct td_group {
     td_host_copy *unused_staged;
     atomic_uint_fast64_t device_collectives; /* numbers given out */
 
-    /* The watchdog's. */
+    /* The watchdog. The queue's lock protects `stops`. */
     struct group_watch {
-        td_group *next;    /* in the list of all watched groups */
-        bool on;           /* the group is in that list */
+        pthread_t thread;
+        pthread_cond_t stop;
+        bool on, stops;    /* the thread runs; it is asked to end */
         double stall;      /* seconds until a stall report is printed */
         uint64_t reported; /* td_queue.begun of the last collective that was reported */
     } watch;

@@ -1,6 +1,6 @@
-/* The watchdog: one thread for all groups of the process. A group is in its list from
- * td_watchdog_start to td_watchdog_stop; the first group starts the thread, and the last one ends
- * it. */
+/* A group's watchdog: a thread that looks at what runs in the group, every PERIOD and at each
+ * deadline. Each group has its own watchdog, because a look may take long: it may end a collective,
+ * or ask other ranks for a report. */
 #include "dist/watchdog.h"
 
 #include "tensor/clock.h"
@@ -12,38 +12,22 @@
 #include <string.h>
 #include <unistd.h>
 
-static const double PERIOD = 0.25; /* seconds between two rounds */
+static const double PERIOD = 0.25; /* seconds between two looks */
 
-static struct {
-    pthread_mutex_t life; /* held while a group enters or leaves; the thread never takes it */
-    pthread_mutex_t lock; /* protects the members below; taken before a queue's lock */
-    pthread_cond_t left;  /* the thread: the last group has left */
-    pthread_cond_t looked;
-    pthread_t thread;
-    td_group *first;
-    const td_group *looks_at; /* a group stays in the list while the thread looks at it */
-} dog = { .life = PTHREAD_MUTEX_INITIALIZER,
-          .lock = PTHREAD_MUTEX_INITIALIZER,
-          .looked = PTHREAD_COND_INITIALIZER };
-
-/* ---- looking at a group ---- */
-
-/* The collective that runs. */
+/* What runs when a look begins. */
 typedef struct running {
     td_collective c;
     double begun;   /* 0: nothing runs */
     uint64_t count; /* of collectives that have begun */
 } running;
 
-static running running_in(td_group *group)
+/* With the queue's lock. */
+static running running_in(const td_queue *q)
 {
-    td_queue *q = &group->queue;
-    pthread_mutex_lock(&q->lock);
     running r = { .begun = q->current_begun, .count = q->begun };
     if (r.begun > 0) {
         r.c = q->current;
     }
-    pthread_mutex_unlock(&q->lock);
     return r;
 }
 
@@ -61,7 +45,8 @@ static void end_it(td_group *group, const running *r)
     td_group_break(group, TD_E_TIMEOUT, text);
 }
 
-/* Breaks the group if the engine sees that another rank has died: not all that waits is told. */
+/* Breaks the group if the engine sees that another rank has died. (A wait for the end of a send,
+ * for example, notices nothing by itself.) */
 static void look_for_dead(td_group *group, const running *r)
 {
     const td_engine_type *type = group->engine_type;
@@ -75,127 +60,85 @@ static void look_for_dead(td_group *group, const running *r)
     }
 }
 
-/* Always false: the next group has its turn. */
-static bool check(td_group *group)
+/* Prints the stall report of a collective, once. */
+static void report(td_group *group, const running *r)
 {
-    running r = running_in(group);
-    if (r.begun > 0 && td_clock() >= r.c.deadline) {
-        end_it(group, &r);
+    double waited = td_clock() - r->begun;
+    if (r->begun > 0 && waited >= group->watch.stall && group->watch.reported != r->count) {
+        char text[TD_CAUSE_BYTES];
+        group->watch.reported = r->count;
+        td_stall_report(group, &r->c, "still waits", waited, text, sizeof text);
+        fprintf(stderr, "tandem: %s\n", text);
     }
-    look_for_dead(group, &r);
-    td_device_look(group);
-    return false;
 }
 
-/* Prints the stall report of a collective, once. */
-static bool report(td_group *group)
+static void look(td_group *group, const running *r)
 {
-    running r = running_in(group);
-    double waited = td_clock() - r.begun;
-    if (r.begun == 0 || waited < group->watch.stall || group->watch.reported == r.count) {
-        return false;
+    bool over = r->begun > 0 && td_clock() >= r->c.deadline;
+    if (over) {
+        end_it(group, r);
     }
-    char text[TD_CAUSE_BYTES];
-    group->watch.reported = r.count;
-    td_stall_report(group, &r.c, "still waits", waited, text, sizeof text);
-    fprintf(stderr, "tandem: %s\n", text);
-    return true;
+    look_for_dead(group, r);
+    td_device_look(group);
+    if (!over) { /* last, because a report may wait for other ranks' answers */
+        report(group, r);
+    }
 }
 
 /* ---- the thread ---- */
 
-/* Calls look for the groups one after the other, until it returns true. With the lock, which is
- * released meanwhile. */
-static void look_at_all(bool (*look)(td_group *group))
-{
-    bool done = false;
-    for (td_group *group = dog.first; group != NULL && !done; group = group->watch.next) {
-        dog.looks_at = group;
-        pthread_mutex_unlock(&dog.lock);
-        done = look(group);
-        pthread_mutex_lock(&dog.lock);
-        dog.looks_at = NULL;
-        pthread_cond_broadcast(&dog.looked);
-    }
-}
-
-/* The time of the next round: after PERIOD, or at an earlier deadline. With the lock. */
-static double next_round(void)
+/* The time of the next look: after PERIOD, or at an earlier deadline. With the queue's lock. */
+static double next_look(const td_queue *q)
 {
     double now = td_clock(), next = now + PERIOD;
-    for (td_group *group = dog.first; group != NULL; group = group->watch.next) {
-        running r = running_in(group);
-        bool sooner = r.begun > 0 && r.c.deadline > now && r.c.deadline < next;
-        next = sooner ? r.c.deadline : next;
-    }
-    return next;
+    running r = running_in(q);
+    return r.begun > 0 && r.c.deadline > now && r.c.deadline < next ? r.c.deadline : next;
 }
 
-/* Reports come after all deadlines, one in a round. */
-static void *watch(void *unused)
+static void *watch(void *arg)
 {
-    (void)unused;
-    pthread_mutex_lock(&dog.lock);
-    while (dog.first != NULL) {
-        if (!td_condition_await(&dog.left, &dog.lock, next_round())) {
-            look_at_all(check);
-            look_at_all(report);
+    td_group *group = arg;
+    td_queue *q = &group->queue;
+    pthread_mutex_lock(&q->lock);
+    while (!group->watch.stops) {
+        if (!td_condition_await(&group->watch.stop, &q->lock, next_look(q))) {
+            running r = running_in(q);
+            pthread_mutex_unlock(&q->lock);
+            look(group, &r);
+            pthread_mutex_lock(&q->lock);
         }
     }
-    pthread_mutex_unlock(&dog.lock);
+    pthread_mutex_unlock(&q->lock);
     return NULL;
 }
 
 td_status td_watchdog_start(td_group *group)
 {
     static const double STALL = 10;
+    struct group_watch *w = &group->watch;
     const char *text = getenv("TANDEM_DIST_STALL");
-    group->watch.stall = text != NULL && atof(text) > 0 ? atof(text) : STALL;
-    pthread_mutex_lock(&dog.life);
-    pthread_mutex_lock(&dog.lock);
-    bool starts = dog.first == NULL;
-    group->watch.next = dog.first;
-    dog.first = group;
-    pthread_mutex_unlock(&dog.lock);
-    int error = 0;
-    if (starts) {
-        td_condition_init(&dog.left);
-        error = td_thread_start(&dog.thread, watch, NULL);
-    }
+    w->stall = text != NULL && atof(text) > 0 ? atof(text) : STALL;
+    td_condition_init(&w->stop);
+    int error = td_thread_start(&w->thread, watch, group);
     if (error != 0) {
-        dog.first = NULL;
-        pthread_cond_destroy(&dog.left);
+        pthread_cond_destroy(&w->stop);
+        return td_fail(TD_E_NOMEM, "no thread for the watchdog: %s", strerror(error));
     }
-    group->watch.on = error == 0;
-    pthread_mutex_unlock(&dog.life);
-    return error == 0 ? TD_OK
-                      : td_fail(TD_E_NOMEM, "no thread for the watchdog: %s", strerror(error));
+    w->on = true;
+    return TD_OK;
 }
 
 void td_watchdog_stop(td_group *group)
 {
-    if (!group->watch.on) {
+    struct group_watch *w = &group->watch;
+    if (!w->on) {
         return;
     }
-    group->watch.on = false;
-    pthread_mutex_lock(&dog.life);
-    pthread_mutex_lock(&dog.lock);
-    while (dog.looks_at == group) {
-        pthread_cond_wait(&dog.looked, &dog.lock);
-    }
-    td_group **link = &dog.first;
-    while (*link != group) {
-        link = &(*link)->watch.next;
-    }
-    *link = group->watch.next;
-    bool last = dog.first == NULL;
-    if (last) {
-        pthread_cond_signal(&dog.left);
-    }
-    pthread_mutex_unlock(&dog.lock);
-    if (last) {
-        pthread_join(dog.thread, NULL);
-        pthread_cond_destroy(&dog.left);
-    }
-    pthread_mutex_unlock(&dog.life);
+    pthread_mutex_lock(&group->queue.lock);
+    w->stops = true;
+    pthread_cond_signal(&w->stop);
+    pthread_mutex_unlock(&group->queue.lock);
+    pthread_join(w->thread, NULL);
+    pthread_cond_destroy(&w->stop);
+    w->on = false;
 }

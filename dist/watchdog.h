@@ -28,10 +28,9 @@ td_status td_compare_entered(const td_entered *entered, int size);
 void td_stall_report(td_group *group, const td_collective *c, const char *verb, double seconds,
                      char *text, size_t size);
 
-/* A thread watches all groups of the process (watchdog.c). It prints the stall report of a
+/* Starts and ends the group's watchdog, a thread. The watchdog prints the stall report of a
  * collective that has waited for TANDEM_DIST_STALL seconds (10), aborts collectives at their
- * deadlines, and asks GPUs' engines for failures. Stop returns when no look at the group is under
- * way; start and stop are not for the watchdog's own thread. */
+ * deadlines, and asks GPUs' engines for failures. */
 td_status td_watchdog_start(td_group *group);
 void td_watchdog_stop(td_group *group);
 
