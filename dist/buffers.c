@@ -1,4 +1,4 @@
-/* What one rank has, for everybody: broadcasts of a model's buffers and parameters. */
+/* Broadcasts of a model's buffers and parameters: all ranks get the values of one rank. */
 #include "dist/ddp.h"
 
 #include "dist/collectives.h"

@@ -61,7 +61,8 @@ typedef struct td_reducer {
     int next;                      /* the next unit to launch */
     bool active;                   /* a backward runs, and a gradient of this model became ready */
     bool launched;                 /* the reduction has begun */
-    bool always; /* reduces in each backward, also in td_ddp_no_sync_begin: of replicas' windows */
+    bool always; /* with replicas: each backward reduces, also after td_ddp_no_sync_begin, because
+                    no rank keeps whole gradients */
 } td_reducer;
 
 typedef struct td_ddp_buffers {
@@ -106,7 +107,7 @@ typedef enum td_ddp_event {
     TD_DDP_FORWARD,    /* a forward with gradients begins */
     TD_DDP_BUFFERS,    /* the buffers are broadcast next */
     TD_DDP_MODEL,      /* the model's forward runs next */
-    TD_DDP_MODEL_DONE, /* it has run */
+    TD_DDP_MODEL_DONE, /* the model's forward has run */
     TD_DDP_LAUNCH,     /* a unit is launched, in backward or at its end */
     TD_DDP_REDUCTION,  /* the first collective of a reduction comes next */
     TD_DDP_CODEC,      /* the codec computes for a unit */
@@ -115,7 +116,8 @@ typedef enum td_ddp_event {
     TD_DDP_FINISH,   /* backward is over, and the wait begins */
     TD_DDP_ALL_SENT, /* all units are on their way; not after a failure */
     TD_DDP_WAIT,     /* a unit is waited for */
-    TD_DDP_WAITED,   /* it has come; a part may set its `work` again, which is waited for next */
+    TD_DDP_WAITED,   /* the unit's collective has ended; a part may start another one (unit->work),
+                        which is waited for next */
     TD_DDP_SUMMED,   /* the mean gradients are there; not after a failure */
     TD_DDP_REDUCED,  /* the reduction has ended, perhaps by a failure */
 } td_ddp_event;

@@ -169,7 +169,7 @@ td_evaluation td_evaluate_at(td_module *net, td_loader *loader, td_site at);
  * array, so a bucket is sent in one piece and without a copy. There are several buckets, so that
  * sending can start before backward is over. A bucket is closed when it has reached its limit
  * (bucket_cap_mb); a parameter is never split, so a bucket can be larger than the limit. The first
- * bucket, and every bucket that begins within the last 5 MiB of the array, has the limit 1 MiB:
+ * bucket, and every bucket that reaches into the last 5 MiB of the array, has the limit 1 MiB:
  * communication begins early, and little is left to send when backward is over.
  *
  * Order. All ranks send the buckets in the same fixed order, starting with the last layers, whose
@@ -184,16 +184,16 @@ td_evaluation td_evaluate_at(td_module *net, td_loader *loader, td_site at);
  *
  * docs/ddp.md explains what DDP measures (waiting, overlap) and compares communication hooks. */
 
-/* Sharding (ZeRO): what the ranks share instead of each keeping all of it. docs/sharding.md
- * explains it and counts the bytes. */
+/* Sharding (ZeRO): what the ranks divide among themselves, instead of each rank keeping all of it.
+ * docs/sharding.md explains sharding and counts the bytes. */
 typedef enum td_shard {
     TD_SHARD_NONE,
     /* The optimizer's state. The flat parameters are cut into equal windows, one for each rank.
      * td_optim_step changes this rank's window, and keeps momentum or moments of that window alone;
-     * then all ranks send each other their windows. The weights are those of TD_SHARD_NONE, bit for
-     * bit. Each step sends 1.5 times as much as without
-     * sharding: the all-reduce of gradients, which is a sum and a distribution, and one more
-     * distribution, of the windows.
+     * then an all-gather gives every rank the other ranks' windows. The weights equal the weights
+     * under TD_SHARD_NONE, bit for bit. Each step sends 1.5 times as many bytes as without
+     * sharding: the all-reduce of gradients costs as much as a reduce-scatter and an all-gather,
+     * and the all-gather of the windows comes in addition.
      *
      * All ranks call td_optim_step, and td_checkpoint_save with the optimizer. Optimizers (SGD,
      * Adam, AdamW) and averages of weights are made after td_ddp. Not with Muon, which needs whole
@@ -202,12 +202,12 @@ typedef enum td_shard {
      * fails, or td_ddp_on_error's function is called. */
     TD_SHARD_OPTIMIZER,
     /* The gradients, too. The model is cut into units: its blocks (a residual block, a layer of a
-     * transformer), or what td_ddp_options.unit says; what is in no block is one more unit. A
-     * unit's gradients have memory from its backward until they are averaged; then each rank keeps
-     * its piece. td_grad still says which parameters have gradients, but do not read its data:
-     * clip with td_clip_grad_norm. All that is said of TD_SHARD_OPTIMIZER holds, with one
-     * exception: if you accumulate over several backwards, the means are added up, instead of the
-     * mean of the sum; so the last bits may differ.
+     * transformer), or the modules that td_ddp_options.unit names; all parameters outside of blocks
+     * are one more unit. A unit's gradients have memory from the unit's backward until the ranks
+     * have averaged them; then each rank keeps its piece. td_grad still says which parameters have
+     * gradients, but do not read the gradients' data: clip with td_clip_grad_norm. The rules of
+     * TD_SHARD_OPTIMIZER hold, with one exception: if you accumulate over several backwards, the
+     * sum of the means is taken instead of the mean of the sums, so the last bits may differ.
      * Between td_ddp_no_sync_begin and td_ddp_no_sync_end all gradients stay: as much memory as
      * without sharding. Not with .comm_hook. */
     TD_SHARD_GRADIENTS,
@@ -231,9 +231,9 @@ typedef enum td_shard {
  * best inside a host. Each rank's window of the gradients is then averaged over the replicas. One
  * replica writes checkpoints. Not with .comm_hook.
  *
- * Bits: TD_SHARD_OPTIMIZER gives those of TD_SHARD_NONE. TD_SHARD_GRADIENTS and TD_SHARD_PARAMETERS
- * take sums along dp first and along rep next, which rounds otherwise: the weights are equal on all
- * ranks and in both ways, but equal to those of TD_SHARD_NONE only with dp=1 or rep=1.
+ * Bits: TD_SHARD_OPTIMIZER gives the same weights as TD_SHARD_NONE. TD_SHARD_GRADIENTS and
+ * TD_SHARD_PARAMETERS sum along dp first and along rep next, which rounds differently: both give
+ * the same weights on all ranks, but the weights of TD_SHARD_NONE only with dp=1 or rep=1.
  *
  * Accumulation: between td_ddp_no_sync_begin and td_ddp_no_sync_end backward still averages along
  * dp, and adds the average to the window; replicas exchange nothing, and no rank keeps whole

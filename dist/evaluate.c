@@ -1,4 +1,4 @@
-/* What a training loop asks of all ranks: an evaluation, a mean, one that prints. */
+/* Small helpers of training loops on several ranks: evaluation, means, and printing on rank 0. */
 #include "dist/collectives.h"
 #include "nn/internal.h"
 #include "nn/module.h"

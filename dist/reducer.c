@@ -198,7 +198,8 @@ bool td_reducer_wait(td_ddp_state *s, td_ddp_unit *u)
     return true;
 }
 
-/* Waits for all units' rounds until no codec, and nobody who is told TD_DDP_WAITED, has another. */
+/* Waits for all units. A codec may send another round of a unit, and a part that is told
+ * TD_DDP_WAITED may start another collective of the unit: then waits for these, too. */
 static void wait_for_all(td_ddp_state *s)
 {
     if (fine(s)) { /* on a GPU the optimizer waits for the last unit's event only */

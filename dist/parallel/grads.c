@@ -1,10 +1,12 @@
 /* Gradients of which each rank keeps its window (ZeRO-2). A unit's part of backward begins with a
- * slot for its gradients. When all are there, the ranks' slots are averaged: each rank gets its
- * piece, in place, while backward goes on with another slot. Then the piece moves into the window,
- * and the slot is free again. Where there are replicas, they average that part of their windows
- * next. That is begun when the unit after it has been launched, and nowhere else: two groups of
- * NCCL may wait for each other for ever unless all ranks launch the collectives of both in one
- * order, and a rank that leaves a parameter unused launches units later than others. */
+ * slot for the unit's gradients. When all of them are ready, a reduce-scatter averages the ranks'
+ * slots: each rank gets the mean of its piece, while backward goes on with another slot. Then the
+ * piece moves into the window, and the slot is free again.
+ *
+ * Replicas average that part of their windows next. That all-reduce begins when the following unit
+ * has been launched, and nowhere else. For two groups of NCCL may wait for each other forever
+ * unless all ranks launch the collectives of both groups in one order; and a rank that leaves a
+ * parameter unused launches units later than other ranks. */
 #include "dist/parallel/shard.h"
 
 #include "autograd/hooks.h"
@@ -13,9 +15,10 @@
 #include "tensor/kernels.h"
 #include "tensor/storage.h"
 
-/* A slot that is free, or (without replicas) that of the first unit whose average is under way. If
- * there is none (in td_ddp_no_sync_begin; units that run in another order than they are averaged),
- * the unit gets memory of its own until then. */
+/* A free slot. If there is none: without replicas, waits for the first unit whose average is under
+ * way, and takes that unit's slot. If no average is under way (after td_ddp_no_sync_begin, or where
+ * units run in another order than they are averaged), the unit gets memory of its own until it is
+ * averaged. */
 static td_slot *find_slot(td_shard_unit *u)
 {
     td_sharding *sh = u->sharding;
@@ -37,8 +40,9 @@ static td_slot *find_slot(td_shard_unit *u)
     return &u->home.grad;
 }
 
-/* A parameter has a gradient: it is in the window, and the next is added to it when it is averaged.
- * Meanwhile zeros stand for it, so that td_zero_grad is still noticed. */
+/* A gradient that a parameter already has is in the window, and the next average is added to it.
+ * Meanwhile the parameter's gradient is zeros: so the parameter still has one, and td_zero_grad can
+ * take it away. */
 void td_shard_begin_grads(td_shard_unit *u)
 {
     td_sharding *sh = u->sharding;

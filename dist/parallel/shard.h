@@ -1,28 +1,37 @@
 /* Sharding, seen from inside:
- *   shard.c   td_ddp's .shard: what is shared, and what the optimizer and checkpoints need of it
+ *   shard.c   td_ddp's .shard: what is divided, and what the optimizer and checkpoints need
  *   units.c   which modules are units, and where their parameters lie
- *   values.c  a unit's values come before it runs, and go afterwards, or they are woven
- *   wire.c    as what values travel
+ *   values.c  gathers a unit's values before the unit runs, and drops them afterwards
+ *   wire.c    values travel as bf16 (.wire)
  *   offload.c windows in the host's memory, or in files
- *   grads.c   a unit's gradients come in backward, are averaged, and leave their window behind
+ *   grads.c   memory for a unit's gradients in backward; the average goes into the window
  *
  * The flat space is cut into units, and each unit into one piece for each rank. A rank's pieces of
- * all units are its window. Values and gradients of a whole unit have headers for good (the leaves
- * are views of them), but memory only while they hold a slot.
+ * all units are the rank's window. Of two units and two ranks:
  *
- * Woven values (td_group_weave) are always here: the ranks' windows, which are shared memory, are
- * mapped side by side. Two things replace the gathers' order in time. A rank steps when all units
- * are averaged, which takes every rank's gradients, and these are ready when their unit's values
- * have been used for the last time: so nobody changes what another reads. And after a step all
- * ranks meet, so nobody reads what another has still to change. */
+ *     flat space   | unit 0: piece 0, piece 1 | unit 1: piece 0, piece 1 |
+ *     rank 0 has   | piece 0 of unit 0        | piece 0 of unit 1        |
+ *     rank 1 has   | piece 1 of unit 0        | piece 1 of unit 1        |
+ *
+ * The values and the gradients of a whole unit are a tensor each, of which the parameters are
+ * views. The tensor exists as long as the model, but has memory only while it holds a slot.
+ *
+ * Woven values (td_group_weave) are always here, and nothing is gathered: the windows of all ranks
+ * are shared memory, which each rank maps side by side. Then a rank must not change a value that
+ * another rank still reads, nor read a value that another rank has yet to change. The first holds
+ * because a rank steps after all units are averaged: that takes the gradients of every rank, and a
+ * rank has a unit's gradients when it has read the unit's values for the last time. The second
+ * holds because all ranks meet after a step. */
 #ifndef TD_DIST_PARALLEL_SHARD_H
 #define TD_DIST_PARALLEL_SHARD_H
 
 #include "dist/ddp.h"
 #include "nn/params.h"
 
-/* Of values: for the unit that runs, and the one that is asked for ahead. Of gradients: for the
- * unit that is computed, and the one that is averaged meanwhile. */
+/* Slots of values: one for the unit that runs, and one for the unit that is gathered ahead. Slots
+ * of gradients: one for the unit whose backward runs, and one for the unit that is averaged
+ * meanwhile.
+ */
 enum { TD_SLOTS = 2 };
 
 typedef struct td_sharding td_sharding;
@@ -45,20 +54,20 @@ struct td_shard_unit {
     int number;           /* in units and in td_ddp_units */
     int64_t begin, count; /* in the flat space */
     int64_t narrow;       /* so many elements at its beginning travel as bf16; 0: all as they are */
-    td_tensor *values, *grads;       /* away but for times; NULL: they stay, in flat memory */
-    td_slot *value_slot, *grad_slot; /* NULL: away */
-    td_slots home;                 /* memory of its own: of the root for good, of others at times */
-    td_work *gather;               /* values under way; NULL: none are */
-    bool unpacks;                  /* they come as bf16 */
-    uint32_t version;              /* of the window from which the values have come */
-    td_shard_unit *before, *after; /* as the units ran in the latest forward; guesses */
+    td_tensor *values, *grads;       /* NULL: they are part of the flat memory, and always here */
+    td_slot *value_slot, *grad_slot; /* their memory; NULL: they have none now */
+    td_slots home;    /* slots of this unit alone: the root's always, others' at times */
+    td_work *gather;  /* of the values, under way; NULL: none is */
+    bool unpacks;     /* that gather brings bf16 */
+    uint32_t version; /* of the window when the values were gathered */
+    td_shard_unit *before, *after; /* in the latest forward: guesses for the next one */
 };
 
 struct td_sharding {
     td_ddp_part part; /* first */
     td_ddp_state *ddp;
-    td_group *group;      /* which share: of the mesh along dp, or all */
-    td_group *replicas;   /* which have equal windows, along rep; NULL: there are none */
+    td_group *group;      /* the ranks that divide the model: along the mesh's dp, or all */
+    td_group *replicas;   /* the ranks that have equal windows, along rep; NULL: there are none */
     int rank, ranks;      /* in group */
     td_device device;     /* of the model; windows are elsewhere if they are offloaded from a GPU */
     td_tensor *landing;   /* on the host, for such windows: where a unit's piece of the gradients
@@ -67,12 +76,12 @@ struct td_sharding {
     int count;
     int64_t *cuts; /* where units begin, and where the last ends */
     int *of_param; /* each parameter's unit */
-    bool *held;    /* of each parameter: the window holds a gradient, which the next adds to */
+    bool *held;    /* of each parameter: the window has a gradient, and the next one is added */
     td_slots slots[TD_SLOTS];
-    td_shard_unit *root;    /* what is in no block: runs around all others; NULL: nothing is */
-    td_shard_unit *current; /* the latest that was entered, but for the root */
-    td_shard_unit *last;    /* in the running forward; NULL: none yet */
-    td_shard_unit *first;   /* of the latest forward */
+    td_shard_unit *root;    /* the parameters in no block; runs around all others; NULL: none */
+    td_shard_unit *current; /* the unit that was entered last, except for the root */
+    td_shard_unit *last;    /* the unit that ran last in the running forward; NULL: none yet */
+    td_shard_unit *first;   /* the first unit of the latest forward */
     bool whole;             /* td_unshard: values stay */
     bool woven;             /* values are always here */
     double gather;          /* seconds of the last step */

@@ -1,8 +1,10 @@
-/* Values that come and go (ZeRO-3; FSDP). Around each unit's forward, and before its part of
- * backward: its values are gathered into a slot, and the next unit's are asked for, which come
- * while this one computes. Entering another unit lets the unit before go, so the last unit of
- * forward is still here when backward begins. Headers stay; all who read a tensor ask for its
- * address then. */
+/* A unit's values are gathered before the unit runs, and dropped afterwards (ZeRO-3; FSDP).
+ *
+ * Before a unit's forward, and before its part of backward, the unit is entered: its values are
+ * gathered into a slot, and the gather of the unit that probably runs next begins, so it goes on
+ * while this unit computes. The values of the unit before are dropped then, not earlier: so the
+ * last unit of forward still has its values when backward begins. Only a tensor's memory comes and
+ * goes (td_set_address); whoever reads a tensor asks for its address at that time. */
 #include "dist/parallel/shard.h"
 
 #include "autograd/tape.h"
@@ -46,7 +48,8 @@ void td_shard_let_all_go(td_sharding *sh)
     sh->current = NULL;
 }
 
-/* NULL: none is free. With `must`, what was asked for ahead goes: the guess was wrong. */
+/* NULL: no slot is free. With `must`, the unit that was gathered ahead gives its slot up: the guess
+ * was wrong. */
 static td_slot *find_slot(td_shard_unit *u, bool must)
 {
     td_sharding *sh = u->sharding;
@@ -152,7 +155,7 @@ static void ask(td_shard_unit *u, bool must)
     }
 }
 
-/* ahead: which unit is probably next; NULL: nobody knows. */
+/* ahead: the unit that probably runs next; NULL: unknown. */
 static void enter(td_shard_unit *u, td_shard_unit *ahead)
 {
     td_sharding *sh = u->sharding;

@@ -1,9 +1,16 @@
-/* As what values travel (td_ddp_options.wire). A unit's matrices lie at its beginning, so each
- * rank's piece is bf16, and only the last rank's has vectors behind them, f32. All pieces travel in
- * as many bytes as the last. They come to the end of the slot, behind where they go, and are spread
- * from the first to the last, each by way of the memory from which this rank's was sent: what is
- * written never reaches what is still to be read, as long as vectors fill at most half of a piece.
- */
+/* Values travel as bf16 (td_ddp_options.wire). A unit's matrices, which travel as bf16, lie at the
+ * unit's beginning, and its vectors, which travel as f32, at the end. So every rank's piece is
+ * bf16, except that the last rank's piece ends with the vectors. All pieces travel in as many bytes
+ * as the last piece needs.
+ *
+ * The pieces arrive in the last part of the slot, and are spread as f32 over the whole slot, from
+ * the first piece to the last. Of three ranks, before and after the first piece is spread:
+ *
+ *     |                  | p0 | p1 | p2 |
+ *     | piece 0 as f32   | .. | p1 | p2 |
+ *
+ * A piece is copied to slot->packed first, so spreading it may overwrite it, and what is written
+ * never reaches the next piece, as long as vectors fill at most half of a piece. */
 #include "dist/parallel/shard.h"
 
 #include "tensor/extend.h"
