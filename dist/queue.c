@@ -15,6 +15,7 @@ static const double NAP = 100e-6; /* seconds between polls, if the engine has no
 
 static void append(td_queue *q, td_work *work)
 {
+    q->outstanding++;
     work->next = NULL;
     *(q->head == NULL ? &q->head : &q->tail->next) = work;
     q->tail = work;
@@ -227,15 +228,11 @@ void td_run_alone(const td_collective *c, td_device device)
 
 /* ---- submitting ---- */
 
-/* Runs a blocking call on the calling thread, if nothing is queued or running. With the lock. */
+/* Runs a blocking call on the calling thread. With the lock, while nothing is queued or running. */
 static td_status run_here(td_group *group, td_collective *c, double timeout)
 {
     td_queue *q = &group->queue;
     double now = td_clock();
-    if (group->engine == NULL) {
-        td_run_alone(c, TD_CPU);
-        return TD_OK;
-    }
     c->deadline = now + timeout;
     q->busy = true;
     q->outstanding++;
@@ -251,22 +248,14 @@ static td_status run_here(td_group *group, td_collective *c, double timeout)
     return status;
 }
 
-static td_work *enqueue(td_group *group, const td_collective *c, double timeout)
+/* A group of one has no engine and no communication thread: the result is there at once. */
+static td_status submit_alone(td_group *group, const td_collective *c, td_work **handle)
 {
-    td_queue *q = &group->queue;
-    td_work *work = td_work_take(group, c, timeout);
-    if (work == NULL) {
-        return NULL;
+    td_run_alone(c, TD_CPU);
+    if (handle != NULL) {
+        *handle = td_work_of_device(group, c, NULL, 0);
     }
-    q->outstanding++;
-    if (group->engine == NULL) {
-        work->begun = work->queued;
-        td_run_alone(c, TD_CPU);
-        finish_work(group, work, TD_OK);
-    } else {
-        append(q, work);
-    }
-    return work;
+    return handle == NULL || *handle != NULL ? TD_OK : TD_E_NOMEM;
 }
 
 td_status td_submit(td_group *group, td_collective *c, double timeout, td_work **handle)
@@ -278,31 +267,36 @@ td_status td_submit(td_group *group, td_collective *c, double timeout, td_work *
     }
     TD_TRY(td_group_check(group));
     td_not_recordable("%s of the CPU's memory is done by the host", td_kind_of(c->kind)->name);
+    if (group->engine == NULL) {
+        return submit_alone(group, c, handle);
+    }
     pthread_mutex_lock(&q->lock);
     c->number = is_message(c->kind) ? ++q->messages : ++q->collectives;
     bool free = !q->busy && q->head == NULL && q->active == NULL;
-    if (handle == NULL && (group->engine == NULL || (free && !is_message(c->kind)))) {
+    if (handle == NULL && free && !is_message(c->kind)) {
         td_status status = run_here(group, c, timeout);
         pthread_mutex_unlock(&q->lock);
         return status;
     }
-    td_work *work = enqueue(group, c, timeout);
-    if (work != NULL && handle == NULL && free) { /* with messages that other threads queue */
+    td_work *work = td_work_take(group, c, timeout);
+    if (work == NULL) {
+        pthread_mutex_unlock(&q->lock);
+        td_fail(TD_E_NOMEM, "out of memory for a collective; the other ranks wait for it");
+        td_group_break(group, TD_E_NOMEM, td_last_error());
+        return TD_E_NOMEM;
+    }
+    append(q, work);
+    if (handle == NULL && free) { /* a message, together with those that other threads queue */
         q->busy = true;
         drive_messages(group, work, false);
         engine_is_free(q);
-    } else if (work != NULL) {
+    } else {
         pthread_cond_signal(&q->wake);
         if (q->in_messages && group->engine_type->nudge != NULL) {
             group->engine_type->nudge(group->engine);
         }
     }
     pthread_mutex_unlock(&q->lock);
-    if (work == NULL) {
-        td_fail(TD_E_NOMEM, "out of memory for a collective; the other ranks wait for it");
-        td_group_break(group, TD_E_NOMEM, td_last_error());
-        return TD_E_NOMEM;
-    }
     if (handle == NULL) {
         return td_work_wait(work, 0);
     }

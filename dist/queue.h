@@ -72,8 +72,8 @@ void td_run_alone(const td_collective *c, td_device device);
 td_work *td_work_take(td_group *group, const td_collective *c, double timeout);
 void td_work_give(td_queue *q, td_work *work);
 
-/* A handle for a collective that was launched on a GPU (engine NULL: there was nothing to do). NULL
- * with td_last_error() when memory is short. */
+/* A handle for a collective that was launched on a GPU; engine NULL: for a collective that has
+ * ended already, in a group of one. NULL with td_last_error() when memory is short. */
 td_work *td_work_of_device(td_group *group, const td_collective *c, struct td_device_engine *engine,
                            uint64_t ticket);
 

@@ -49,6 +49,7 @@ td_work *td_work_of_device(td_group *group, const td_collective *c, td_device_en
         return NULL;
     }
     work->begun = work->queued;
+    work->ended = engine == NULL ? work->queued : 0;
     work->device = engine;
     work->ticket = ticket;
     atomic_store(&work->done, engine == NULL);
