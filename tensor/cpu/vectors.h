@@ -2,7 +2,7 @@
  * Vectors of each instruction set, for code that is included once for each of them and names the
  * operations K(load), K(fma), ...: portable (the compiler's 16-byte vectors), AVX2, AVX-512.
  * load_n and store_n touch the first n lanes only; load_n makes the others 0. AVX2 and AVX-512 also
- * have permute: lane i of the result is lane index[i] of the vector; and sum_4.
+ * have permute: lane i of the result is lane index[i] of the vector.
  */
 #ifndef TD_TENSOR_CPU_VECTORS_H
 #define TD_TENSOR_CPU_VECTORS_H
@@ -135,13 +135,6 @@ OP TD_TARGET_AVX2 __m256i avx2_add_index(__m256i index, int n)
     return _mm256_add_epi32(index, _mm256_set1_epi32(n));
 }
 
-/* to[i] = the sum of v[i]'s lanes, i < 4 */
-OP TD_TARGET_AVX2 void avx2_sum_4(float *to, const __m256 *v)
-{
-    __m256 pairs = _mm256_hadd_ps(_mm256_hadd_ps(v[0], v[1]), _mm256_hadd_ps(v[2], v[3]));
-    _mm_storeu_ps(to, _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1)));
-}
-
 OP TD_TARGET_AVX2 __m256 avx2_permute(__m256 v, __m256i index)
 {
     return _mm256_permutevar8x32_ps(v, index);
@@ -184,23 +177,6 @@ OP TD_TARGET_AVX512 __m512i avx512_load_index(const int32_t *p)
 OP TD_TARGET_AVX512 __m512i avx512_add_index(__m512i index, int n)
 {
     return _mm512_add_epi32(index, _mm512_set1_epi32(n));
-}
-
-/* Adds the halves of a and b: the sums of a's lanes 0 and 2, 1 and 3 (of four), and those of b. */
-OP TD_TARGET_AVX512 __m512 avx512_fold(__m512 a, __m512 b)
-{
-    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
-}
-
-OP TD_TARGET_AVX512 void avx512_sum_4(float *to, const __m512 *v)
-{
-    __m512 ab = avx512_fold(v[0], v[1]), cd = avx512_fold(v[2], v[3]);
-    __m512 quads = _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88),
-                                 _mm512_shuffle_f32x4(ab, cd, 0xdd)); /* of a, b, c, d */
-    quads = _mm512_add_ps(quads, _mm512_permute_ps(quads, 0x4e));
-    quads = _mm512_add_ps(quads, _mm512_permute_ps(quads, 0xb1));
-    const __m512i firsts = _mm512_setr_epi32(0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12);
-    _mm_storeu_ps(to, _mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, quads)));
 }
 
 OP TD_TARGET_AVX512 __m512 avx512_permute(__m512 v, __m512i index)
