@@ -4,9 +4,10 @@
  * and dy in pairs of pictures: in blocks of 32 pictures by 32 channels, a part of them at a time
  * ("slab"), which stays in the L2 cache while the tiles of dw pass by.
  *
- * With few pictures a block of 32 would be mostly empty. Then a row of pixels is one long list of
- * pictures, and x is packed once for each horizontal tap, shifted; only there is padding
- * multiplied.
+ * A block holds 32 pictures at one pixel. With fewer pictures it would be mostly empty, and zeros
+ * would be multiplied. Then a block holds 32 of all pictures at all pixels of a row, pixel after
+ * pixel ("whole rows"). Pixel q of y meets pixel q + tap of x, so x is packed once for each
+ * horizontal tap, shifted by it, with zeros where the shifted row leaves the image.
  */
 #include "tensor/cpu/conv_bf16_reduce.h"
 

@@ -19,7 +19,7 @@ typedef struct td_bf16_reduce {
     float *dw;
     bool accumulate;
     td_conv_taps h, w;
-    bool whole_rows;                /* a unit of pictures is a row of pixels, not a pixel */
+    bool whole_rows;                /* a unit is all pictures at a row of pixels, not at a pixel */
     int64_t planes;                 /* copies of x: one for each horizontal tap of whole rows */
     int64_t x_width, y_width;       /* units in a row */
     int64_t blocks;                 /* of 32 pictures in a unit */

@@ -142,9 +142,9 @@ static void prepare_channels(const td_batch_norm_grad_args *args, const grad_job
     }
 }
 
-/* The sums, and the gradient of what was pooled or gelu's argument, which becomes dy: in dx, if
- * that is to be overwritten, which the second pass then does. Otherwise in scratch memory, which is
- * returned. */
+/* Where the activation is gelu or a pooling follows, the first pass writes g, and the second reads
+ * it as dy. g lies in dx if dx is overwritten (the second pass reads an element of g before it
+ * writes that of dx); otherwise in scratch memory, which is returned. Leaves the sums, too. */
 static void *take_g(const td_batch_norm_grad_args *args, grad_job *job, td_device device)
 {
     void *scratch = NULL, *g = job->dx;

@@ -18,16 +18,16 @@ static inline int64_t td_norm_chunk(int64_t channels)
     return (blocks > 1 ? blocks : 1) * TD_NORM_BLOCK;
 }
 
-/* The same of group normalisation's matrices, which have few rows and a column per channel of each
- * picture. */
+/* The same for group normalisation, whose matrices have a row per pixel and a column per channel of
+ * each picture: few rows, but long ones. */
 static inline int64_t td_group_norm_chunk(int64_t columns)
 {
     int64_t rows = 4 * TD_INLINE_ELEMENTS / columns;
     return rows < 8 ? 8 : rows < TD_NORM_BLOCK ? rows : TD_NORM_BLOCK;
 }
 
-/* Rows of those whose strips (loops_norm.inc) are written together: few, as rows are long, so that
- * memory is gone over nearly in order. */
+/* Rows that are normalised by one call, strip by strip (loops_norm.inc): few where they are long,
+ * so that memory is read and written nearly in its order. */
 static inline int64_t td_group_norm_block(int64_t columns)
 {
     int64_t rows = 64 * TD_NORM_BLOCK / columns;
