@@ -140,10 +140,9 @@ typedef struct part {
     int64_t column, columns; /* elements at a pixel */
 } part;
 
-/* The taps of a row of the kernel that a run meets, from left to right in the source. */
+/* The taps of a row of the kernel that a run meets. */
 typedef struct met_taps {
     int count;
-    bool beside;             /* they follow each other as the source pixels do */
     int64_t pixel[MAX_TAPS]; /* for the first of the run */
     int kw[MAX_TAPS];
 } met_taps;
@@ -154,18 +153,12 @@ static void find_taps(const part *w, int64_t q, met_taps *met)
     int kernel = p->common.w.kernel, left = kernel - w->kw;
     int taps = left < p->taps_w ? left : p->taps_w;
     met->count = 0;
-    met->beside = true;
     for (int i = 0; i < taps; i++) {
-        /* Backward, the last one comes first. */
-        int kw = w->kw + (p->apply->backward ? taps - 1 - i : i);
-        int64_t at = p->common.w.source[q * kernel + kw];
-        if (at < 0) {
-            continue;
+        int64_t at = p->common.w.source[q * kernel + w->kw + i];
+        if (at >= 0) {
+            met->pixel[met->count] = at;
+            met->kw[met->count++] = w->kw + i;
         }
-        int64_t before = met->count > 0 ? met->pixel[met->count - 1] : at - p->step;
-        met->beside = met->beside && at == before + p->step;
-        met->pixel[met->count] = at;
-        met->kw[met->count++] = kw;
     }
 }
 
@@ -212,7 +205,6 @@ static void apply_taps(const part *w, int64_t row, const pixel_run *run)
     find_taps(w, run->q, &met);
     td_depthwise_block block = {
         .taps = taps,
-        .beside = met.beside ? met.count : 0,
         .y = (char *)a->result + (row * p->to.row + run->q * p->to.column + w->column) * size,
         .x_step = p->step * p->from.column,
         .y_step = p->apart * p->to.column,

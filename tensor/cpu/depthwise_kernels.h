@@ -7,7 +7,6 @@
 
 enum {
     TD_DEPTHWISE_COLUMNS = 64, /* at most, in a call of `sums` */
-    TD_DEPTHWISE_BESIDE = 7,   /* taps of a row, at most, that are computed together */
 };
 
 /* y[r][j] = (accumulate ? y[r][j] : 0) + (bias ? bias[i] : 0) + sum over taps of x[r][j] * w[i],
@@ -21,7 +20,6 @@ typedef struct td_depthwise_tap {
 typedef struct td_depthwise_block {
     const td_depthwise_tap *taps;
     int count;
-    int beside; /* taps follow each other in sequences of so many, x one row further for each */
     void *y;
     int64_t x_step, y_step, rows, columns;
     bool far; /* x comes from memory: what the rows after these meet is fetched ahead */
