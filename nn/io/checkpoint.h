@@ -111,8 +111,8 @@ td_status td_checkpoint_save_at(td_checkpoint_options options, td_site at);
 td_status td_saving_wait(td_saving **saving);
 bool td_saving_is_written(const td_saving *saving);
 
-/* The same without the other ranks: in place of td_saving_wait, where this rank fails and the other
- * ranks do not call td_saving_wait with it. The file is complete if it could be written. NULL is
+/* td_saving_wait without the other ranks: for a rank that fails, when the other ranks do not call
+ * td_saving_wait with it. The path holds the new file if it could be written, complete. NULL is
  * fine. */
 void td_saving_cancel(td_saving **saving);
 
@@ -121,13 +121,12 @@ void td_saving_cancel(td_saving **saving);
  * All names and shapes must fit, and the file must hold everything that the options ask for
  * (optim, ema, extra, with_random); a file without a scaler is fine, and leaves the scaler
  * unchanged. If something is missing or does not fit, TD_E_MISMATCH lists the differences, and
- * nothing is changed. TD_E_IO on the way names the tensor that could not be read; what comes before
- * it in the model is loaded then. Float dtypes are converted. Names with the prefixes of PyTorch's
- * wrappers
- * ("module.", "_orig_mod.") are accepted. "num_batches_tracked" is ignored if the model does not
- * count batches (.cumulative of td_nn_batch_norm2d), and so are optimizer state, averages and extra
- * tensors that the options do not ask for. Settings of the optimizer other than the learning rate,
- * and its groups, stay as you made them.
+ * nothing is changed. If reading fails on the way, TD_E_IO names the tensor; what comes before this
+ * tensor in the model is loaded then. Float dtypes are converted. Names with the prefixes of
+ * PyTorch's wrappers ("module.", "_orig_mod.") are accepted. "num_batches_tracked" is ignored if
+ * the model does not count batches (.cumulative of td_nn_batch_norm2d), and so are optimizer state,
+ * averages and extra tensors that the options do not ask for. Settings of the optimizer other than
+ * the learning rate, and its groups, stay as you made them.
  *
  * With sharding, where all ranks save, all ranks also load. Each reads the tensors of which it
  * keeps something, one at a time. If the file does not fit on one rank, all return that rank's
