@@ -12,7 +12,8 @@ TD_BEGIN_C
  * NULL ---- */
 
 typedef struct td_step_observer {
-    /* A step has ended. Times are seconds on CLOCK_MONOTONIC. */
+    /* A step has ended, or was abandoned (td_step_abandon). Times are seconds on CLOCK_MONOTONIC.
+     */
     void (*ended)(double begin, double end, void *user);
     /* A block of step memory was allocated, or released. bytes are rounded up as the arena does.
      * Blocks that are in use when the step ends are not reported as released: `ended` releases all

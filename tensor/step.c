@@ -165,6 +165,9 @@ static size_t end_step(step *s)
         left += s->arena[i] != NULL ? td_arena_reset(s->arena[i]) : 0;
     }
     td_step_leave();
+    if (s->began > 0.0) {
+        td_tell_ended(s->began, td_clock());
+    }
     return left;
 }
 
@@ -175,9 +178,6 @@ void td_step_end_at(td_site at)
                "td_step_end: %d scopes are still open; each td_scope_begin needs its td_scope_end",
                s->scope_depth);
     size_t left = end_step(s);
-    if (s->began > 0.0 && td_steps_observed()) {
-        td_tell_ended(s->began, td_clock());
-    }
     TD_REQUIRE(left == 0, at,
                "td_step_end: %s of step memory are still taken: a td_hold without its td_unhold, "
                "or a td_scratch without its td_scratch_free",

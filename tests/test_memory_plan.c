@@ -35,6 +35,27 @@ static void test_agrees_with_the_arena(void **state)
     train_job_close(&job);
 }
 
+/* A step that is abandoned is no part of the next one. */
+static void test_after_an_abandoned_step(void **state)
+{
+    (void)state;
+    train_job job;
+    train_job_open(&job, 4, 16);
+    td_tensor *x = td_zeros(TD_SHAPE(1000), TD_F32, TD_CPU);
+    td_memory_plan_start();
+    td_step_begin();
+    (void)td_relu(x);
+    td_step_abandon();
+    train_job_step(&job);
+    td_memory_plan_stop();
+    td_memory_stats stats = td_step_memory(TD_CPU);
+    td_memory_plan p = td_memory_plan_get();
+    assert_int_equal(p.peak, stats.peak);
+    assert_int_equal(p.block_count, stats.allocations);
+    td_free(x);
+    train_job_close(&job);
+}
+
 /* Blocks that live at one time do not overlap. */
 static void test_blocks_do_not_overlap(void **state)
 {
@@ -131,6 +152,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_agrees_with_the_arena),
+        cmocka_unit_test(test_after_an_abandoned_step),
         cmocka_unit_test(test_blocks_do_not_overlap),
         cmocka_unit_test(test_lifetimes),
         cmocka_unit_test_setup_teardown(test_table_and_picture, temp_folder_setup,

@@ -143,6 +143,7 @@ static void step_ended(double begin, double end, void *user)
     if (!pthread_equal(plan.owner, pthread_self())) {
         return;
     }
+    plan.inside = false; /* a fatal error may have left a kernel in the middle */
     recording *r = &plan.running;
     if (r->ops.count > 0 && (r->backward || !plan.kept.backward)) {
         finish(r);
