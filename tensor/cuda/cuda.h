@@ -1,9 +1,11 @@
-/* What the C files of tensor/cuda/ share: GPUs, their streams and errors. The kernels themselves
- * are in .cu files, reached through the launch_*.h headers.
+/* What the C files of tensor/cuda/ share: GPUs, their streams and errors. A kernel of the table
+ * (tensor/kernels.def) is a function td_cuda_NAME in a kernels_*.c file. It brings tensors into the
+ * order that the GPU's kernel is written for, and calls td_cuda_launch_NAME (launch_*.h), which a
+ * .cu file defines and which starts that kernel.
  *
- * All work of a device is put, in order, on its one compute stream; functions return before it is
- * done, except where they hand a value to the host. So memory that is given back can be given out
- * again at once: its next user comes behind its last one on the same stream. */
+ * Each device has one compute stream, which runs all of the device's work in order. A function
+ * returns before its work is done, unless it returns a value to the host. Memory that is given back
+ * can be used again at once: on the stream, its next user comes after its last one. */
 #ifndef TD_TENSOR_CUDA_CUDA_H
 #define TD_TENSOR_CUDA_CUDA_H
 
@@ -14,7 +16,7 @@
 
 #include <cuda_runtime_api.h>
 
-/* A GPU that is in use: found, and its context made. One a process and device; never ended. */
+/* A GPU that the process uses. There is one td_cuda for each GPU, and it is never freed. */
 typedef struct td_cuda {
     td_device device;
     char name[256]; /* "NVIDIA H200" */
@@ -24,26 +26,26 @@ typedef struct td_cuda {
     cudaStream_t stream; /* the compute stream */
 } td_cuda;
 
-/* Whether a device can be used; finds out and makes its context when it is asked first. TD_E_DEVICE
- * with what is missing. */
+/* Opens a device: the first call finds the GPU and makes its context. TD_E_DEVICE: td_last_error()
+ * says what is missing. */
 td_status td_cuda_open(td_device device);
 
-/* The GPU of a device, which becomes the calling thread's current one. Fatal where it cannot be
- * used: td_device_parse has said so before. */
+/* The GPU of a device, which becomes the calling thread's current one. A device that cannot be used
+ * is a fatal error: td_device_parse has refused it before. */
 td_cuda *td_cuda_of(td_device device);
 
-/* The same for the device of a tensor; returns its compute stream. How every kernel begins. */
+/* The same for the device of a tensor, whose compute stream is returned. Every kernel begins so. */
 cudaStream_t td_cuda_stream(const td_tensor *t);
 
-/* How every kernel ends: a launch that was refused is fatal, named with the operation. What goes
- * wrong while it runs is found by the next call that waits. */
+/* Every kernel ends so: if CUDA has refused the launch, that is a fatal error that names the
+ * operation. Errors of a running kernel are found by the next call that waits. */
 void td_cuda_launched(const char *operation);
 
 /* Fatal, with CUDA's name for the error, unless it is cudaSuccess. */
 void td_cuda_must(cudaError_t error, const char *operation);
 
-/* Whether a call went well whose failure is dealt with otherwise. CUDA forgets the failure, which
- * it would show to the next td_cuda_launched of the thread. */
+/* Whether a call succeeded; for callers that handle a failure themselves. Clears CUDA's last error,
+ * which the thread's next td_cuda_launched would otherwise report. */
 bool td_cuda_tried(cudaError_t error);
 
 /* Waits for all that is on the compute stream. */
@@ -53,13 +55,14 @@ void td_cuda_wait(td_cuda *gpu, const char *operation);
 void td_cuda_fetch(td_device device, void *host, const void *memory, size_t bytes,
                    const char *operation);
 
-/* checks.c: checks that an index (i64) lies in [0, limit), without waiting: the next td_cuda_fetch
- * reports what was found, with `at`. Texts are literals. false: too many checks are under way. */
+/* checks.c: checks without waiting that the elements of an index (i64) lie in [0, limit). If one
+ * does not, the next td_cuda_fetch is a fatal error that blames `at`. op and what are literals.
+ * false: too many checks are under way. */
 enum { TD_CUDA_CHECKS = 16 };
 bool td_cuda_check_later(const td_tensor *index, int64_t limit, const char *op, const char *what,
                          td_site at);
-/* For td_cuda_fetch: asks for what was found (room for 2 * TD_CUDA_CHECKS numbers) before the host
- * waits; afterwards, fatal if an index was out of range. */
+/* For td_cuda_fetch. The first, before the host waits, starts to copy the results of the checks to
+ * faults[2 * TD_CUDA_CHECKS]; the second, afterwards, is fatal if an index was out of range. */
 void td_cuda_fetch_checks(td_cuda *gpu, double *faults);
 void td_cuda_report_checks(td_cuda *gpu, const double *faults);
 
@@ -67,7 +70,8 @@ void td_cuda_report_checks(td_cuda *gpu, const double *faults);
 void *td_cuda_take(td_device device, size_t bytes);
 void td_cuda_give(td_device device, void *memory);
 
-void td_cuda_release_kept(td_device device); /* what was given back and is kept for the next one */
+/* td_cuda_give keeps blocks for the next td_cuda_take; this gives them back to CUDA. */
+void td_cuda_release_kept(td_device device);
 
 /* A 16-bit copy of a block's f32 numbers, which is given back with the block. */
 typedef struct td_cuda_half {

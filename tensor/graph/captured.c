@@ -31,7 +31,7 @@ typedef struct form {
     td_trace before;                 /* of the warm-up before */
     int warmups;                     /* steps of this form that ran eagerly */
     bool same;                       /* the last two warm-ups took the same memory */
-    bool given_up;                   /* it is done as ever, for good */
+    bool given_up;                   /* steps of this form stay eager */
     void *graph;                     /* NULL: not recorded */
 } form;
 

@@ -1,9 +1,10 @@
-/* What a kernel's call costs: the arithmetic that has to be done, and the bytes that have to
- * be moved at least. The profiler's GFLOP/s, GB/s and shares of the limit come from here alone.
+/* The cost of a kernel's call: the floating-point operations that the task needs, and the bytes
+ * that must move at least. The profiler computes GFLOP/s, GB/s and the share of the limit from
+ * them.
  *
- * Counted is what the task needs, not what an implementation does: a product of two numbers and its
- * sum are two operations; taps of a convolution that see only padding are none; any function of an
- * element (exp, sqrt) is one; each tensor is moved once, and twice if it is added to. */
+ * The cost is that of the task, not of an implementation. A multiplication and an addition are two
+ * operations; a function of an element (exp, sqrt) is one; taps of a convolution that meet only
+ * padding are none. Each tensor moves once, or twice if the kernel adds to it. */
 #ifndef TD_TENSOR_COST_H
 #define TD_TENSOR_COST_H
 
@@ -14,10 +15,10 @@ TD_BEGIN_C
 
 typedef struct td_cost {
     double flops, bytes;
-    td_dtype dtype; /* that the arithmetic is in */
+    td_dtype dtype; /* of the arithmetic */
 } td_cost;
 
-/* Bytes of the elements that are really there (an expanded dimension counts as one). NULL: 0. */
+/* Bytes of t's elements in memory: an expanded dimension counts once. NULL: 0. */
 double td_cost_bytes(const td_tensor *t);
 
 /* per_element operations for each element of t, and the bytes given. */

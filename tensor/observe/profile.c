@@ -3,6 +3,7 @@
 
 #include "tensor/hooks.h"
 #include "tensor/observe/watch.h"
+#include "tensor/text.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -28,14 +29,6 @@ static struct {
 
 /* ---- counting ---- */
 
-static size_t hash_text(size_t hash, const char *text)
-{
-    for (; *text != '\0'; text++) {
-        hash = (hash ^ (unsigned char)*text) * 0x01000193u;
-    }
-    return hash;
-}
-
 static bool is_entry_of(const entry *e, const td_watched_call *call, const char *module)
 {
     return e->row.kernel == call->kernel && e->row.backward == call->backward &&
@@ -46,7 +39,7 @@ static bool is_entry_of(const entry *e, const td_watched_call *call, const char 
 static entry *find_entry(const td_watched_call *call)
 {
     const char *module = call->module != NULL ? call->module : "";
-    size_t at = hash_text(hash_text(call->backward ? 17 : 3, call->kernel), module);
+    size_t at = td_hash_text(td_hash_text(TD_HASH_BEGIN + call->backward, call->kernel), module);
     for (int tries = 0; tries < SLOTS; tries++, at++) {
         entry *e = &profile.entries[at % SLOTS];
         if (e->row.kernel == NULL) {

@@ -1,24 +1,25 @@
-/* Kernels of a device whose work goes on after a call has returned, on the device's own clock. An
- * event is put before and behind each call on the compute stream; nobody waits for them. Once they
- * have come by, the watchers are told (tensor/observe/watch.h). Not for users. */
+/* The times of a GPU's kernels, which run after their call has returned. An event is put on the
+ * compute stream before each call and another after it, and the GPU notes the time at which it
+ * reaches them. Nobody waits for the events: at the end of a later step, the watchers
+ * (tensor/observe/watch.h) are told of the calls whose events have been reached. Not for users. */
 #ifndef TD_TENSOR_TIMED_H
 #define TD_TENSOR_TIMED_H
 
 #include "tensor/observe/watch.h"
 
-/* For watch.c: the table whose functions do that, and call those of the device. Good for this
- * device, on this thread, until the thread asks for another device's. */
+/* For watch.c: the table whose functions put the events and call the device's kernel. The calling
+ * thread may use the table for this device until it asks for another device's table. */
 const td_kernels *td_timed_kernels(td_device device);
 
-/* That table, for timed.c, which watched.c makes. */
+/* The same table, which watched.c makes, for timed.c. */
 const td_kernels *td_timed_table(void);
 
-/* For it: around a kernel. */
-const td_kernels *td_timed_enter(const char *kernel); /* the device's own */
+/* For the table: before and after a kernel. td_timed_enter returns the device's own table. */
+const td_kernels *td_timed_enter(const char *kernel);
 void td_timed_leave(td_cost cost);
 
-/* Tells the watchers of the calls that are over: of those that are known to be, or, having waited
- * for them, of all. */
+/* Tells the watchers of the calls that are over. all: waits for the GPUs first, so that all calls
+ * are over. */
 void td_timed_tell(bool all);
 
 #endif

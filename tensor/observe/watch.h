@@ -1,6 +1,6 @@
-/* Watching kernels run: who calls which, for which module, for how long, and how much work it was.
- * The profiler, the memory plan and the timeline are watchers; without one the kernels are called
- * as they are. */
+/* Watchers are told of each call of a kernel: its name, its module, its time, and how much work the
+ * call was. The profiler, the memory plan and the timeline are watchers. While there is a watcher,
+ * td_kernels_of returns a table whose functions tell the watchers and call the device's kernel. */
 #ifndef TD_TENSOR_WATCH_H
 #define TD_TENSOR_WATCH_H
 
@@ -12,44 +12,47 @@
 
 TD_BEGIN_C
 
-/* One call of a kernel, or a stretch of time that somebody has named (td_tell_span). */
+/* One call of a kernel, or a named span of time (td_tell_span). */
 typedef struct td_watched_call {
     const char *kernel; /* "conv2d_grad_input", static */
     const char *module; /* "layer1.0.conv1 (Conv2d)"; NULL: outside of modules */
     bool backward;
-    bool span;         /* no kernel: waiting for data, marking gradients */
+    bool span;         /* not a kernel: waiting for data, for example */
     double begin, end; /* seconds on CLOCK_MONOTONIC */
-    pthread_t thread;  /* that called it */
-    td_device device;  /* that did it; spans: the CPU */
+    pthread_t thread;  /* the thread that called the kernel */
+    td_device device;  /* the device that ran the kernel; for spans, the CPU */
     td_cost cost;
 } td_watched_call;
 
 typedef struct td_watcher {
-    /* Each may be NULL. On the thread that calls a kernel: when it begins (name and module
-     * are known then), and when the call returns (only the thread is). */
+    /* Each may be NULL. These two run on the thread that calls the kernel: before the call, when
+     * kernel, module and backward are set; and after the call, when only thread is set. */
     void (*begins)(const td_watched_call *call, void *user);
     void (*returned)(const td_watched_call *call, void *user);
-    /* It is over. A CPU's kernels: on that thread, at once. A GPU's: on any thread, some steps
-     * later, in the order of its work. */
+    /* The kernel has run; all fields are set. For a CPU, this is called on the same thread right
+     * after the call; for a GPU, on any thread, some steps later, in the order of the GPU's work.
+     */
     void (*called)(const td_watched_call *call, void *user);
     void *user;
     struct td_watcher *next; /* the list's */
 } td_watcher;
 
-/* Adds a watcher, and takes it out again, told of all that was called. Not while kernels are
- * called. */
+/* Adds or removes a watcher; td_unwatch first waits for GPUs and tells the watcher of all calls so
+ * far. No thread may call a kernel meanwhile. */
 void td_watch(td_watcher *watcher);
 void td_unwatch(td_watcher *watcher);
 
 /* The table whose functions tell the watchers and call the device's. */
 const td_kernels *td_watched_kernels(void);
 
-/* For the watched table: around a kernel. Kernels that kernels call are part of these. */
+/* For the watched table: before and after a kernel. A kernel that another kernel calls counts as a
+ * part of that one. */
 double td_watch_enter(const char *kernel);
 void td_watch_leave(const char *kernel, double begin, td_cost cost);
 
-/* For timed.c: the same in parts. Whether a kernel begins that is no part of another one, which is
- * described then; whether it returns; telling that a call is over. */
+/* For timed.c, the same in three parts. td_watch_begins describes the call in *call, and returns
+ * false if the kernel is a part of another one; td_watch_returns likewise. td_watch_tell tells the
+ * watchers of a call that is over. */
 bool td_watch_begins(const char *kernel, td_watched_call *call);
 bool td_watch_returns(void);
 void td_watch_tell(const td_watched_call *call);
