@@ -48,6 +48,23 @@
         break;                                                                                     \
     }
 
+/* Runs DO(type) for an unsigned type of a dtype's size: for elements that only move. */
+#define TD_CUDA_FOR_SIZE(dtype, DO)                                                                \
+    switch (td_cuda_dtype_size(dtype)) {                                                           \
+    case 1:                                                                                        \
+        DO(uint8_t);                                                                               \
+        break;                                                                                     \
+    case 2:                                                                                        \
+        DO(uint16_t);                                                                              \
+        break;                                                                                     \
+    case 4:                                                                                        \
+        DO(uint32_t);                                                                              \
+        break;                                                                                     \
+    default:                                                                                       \
+        DO(uint64_t);                                                                              \
+        break;                                                                                     \
+    }
+
 /* Bytes of an element. */
 TD_HD size_t td_cuda_dtype_size(td_dtype dtype)
 {

@@ -3,7 +3,6 @@
  * pack, which costs nothing beside memory and keeps the number of kernels small. */
 #include "tensor/cuda/compute.cuh"
 #include "tensor/cuda/launch_elements.h"
-#include "tensor/kernel_types.h"
 
 /* Up to three inputs of the result's type. */
 template <class S> struct inputs {
@@ -71,16 +70,26 @@ static void launch(F f, td_cuda_walk walk, S *y, inputs<S> in, cudaStream_t stre
     TD_LAUNCH((elements<S, F, 1>), blocks, TD_CUDA_THREADS, stream, f, walk, 0, y, in);
 }
 
-/* ---- the functions: f(what is in y, inputs...) ---- */
+/* ---- the functions: f(what is in y, inputs...). T is the type that is computed in ---- */
 
-template <class T> struct unary_value {
-    enum { INPUTS = 1 };
+template <class T> struct element_function {
     int op;
     T p, q;
-    bool reads_y;
+    bool reads_y; /* and adds to it */
+    explicit element_function(const td_cuda_elements &job)
+        : op(job.op), p((T)job.p), q((T)job.q), reads_y(job.accumulate)
+    {
+    }
+};
+
+template <class T> struct unary_value : element_function<T> {
+    enum { INPUTS = 1 };
+    using element_function<T>::element_function;
+    using element_function<T>::p;
+    using element_function<T>::q;
     __device__ T operator()(T, T x, T, T) const
     {
-        switch (op) {
+        switch (this->op) {
 #define TD_UNARY(NAME, READS, VALUE, SLOPE)                                                        \
     case TD_UNARY_##NAME:                                                                          \
         return VALUE;
@@ -90,15 +99,15 @@ template <class T> struct unary_value {
     }
 };
 
-template <class T> struct unary_slope {
+template <class T> struct unary_slope : element_function<T> {
     enum { INPUTS = 3 };
-    int op;
-    T p, q;
-    bool reads_y; /* and adds to it */
+    using element_function<T>::element_function;
+    using element_function<T>::p;
+    using element_function<T>::q;
     __device__ T slope(T x, T y) const
     {
         (void)x, (void)y;
-        switch (op) {
+        switch (this->op) {
 #define TD_UNARY(NAME, READS, VALUE, SLOPE)                                                        \
     case TD_UNARY_##NAME:                                                                          \
         return SLOPE;
@@ -109,17 +118,16 @@ template <class T> struct unary_slope {
     __device__ T operator()(T old, T dy, T x, T y) const
     {
         T result = dy * slope(x, y);
-        return reads_y ? old + result : result;
+        return this->reads_y ? old + result : result;
     }
 };
 
-template <class T> struct binary_value {
+template <class T> struct binary_value : element_function<T> {
     enum { INPUTS = 2 };
-    int op;
-    bool reads_y;
+    using element_function<T>::element_function;
     __device__ T operator()(T, T a, T b, T) const
     {
-        switch (op) {
+        switch (this->op) {
 #define TD_BINARY(NAME, VALUE, GRAD_A, READS_A, GRAD_B, READS_B)                                   \
     case TD_BINARY_##NAME:                                                                         \
         return VALUE;
@@ -130,13 +138,12 @@ template <class T> struct binary_value {
 };
 
 /* op: of b's gradient, TD_BINARY_COUNT more. */
-template <class T> struct binary_gradient {
+template <class T> struct binary_gradient : element_function<T> {
     enum { INPUTS = 3 };
-    int op;
-    bool reads_y;
+    using element_function<T>::element_function;
     __device__ T operator()(T, T g, T a, T b) const
     {
-        switch (op) {
+        switch (this->op) {
 #define TD_BINARY(NAME, VALUE, GRAD_A, READS_A, GRAD_B, READS_B)                                   \
     case TD_BINARY_##NAME:                                                                         \
         return GRAD_A;                                                                             \
@@ -148,59 +155,27 @@ template <class T> struct binary_gradient {
     }
 };
 
-template <class T> struct scaled_sum {
+/* p: the factor. */
+template <class T> struct scaled_sum : element_function<T> {
     enum { INPUTS = 1 };
-    T alpha;
-    bool reads_y;
+    using element_function<T>::element_function;
     __device__ T operator()(T old, T x, T, T) const
     {
-        return FMA(alpha, x, old);
+        return FMA(this->p, x, old);
     }
 };
 
-/* ---- launches ---- */
-
-extern "C" void td_cuda_launch_unary(int op, td_dtype dtype, void *y, const void *x, double p,
-                                     double q, td_cuda_walk walk, cudaStream_t stream)
+/* FUNCTION over floats. */
+template <template <class> class FUNCTION>
+static void launch_floats(const td_cuda_elements &job, cudaStream_t stream)
 {
 #define LAUNCH(S)                                                                                  \
     {                                                                                              \
-        typedef typename td_computed<S>::type T;                                                   \
-        unary_value<T> f = { op, (T)p, (T)q, false };                                              \
-        inputs<S> in = { { (const S *)x } };                                                       \
-        launch<S>(f, walk, (S *)y, in, stream);                                                    \
+        FUNCTION<typename td_computed<S>::type> f(job);                                            \
+        inputs<S> in = { { (const S *)job.in[0], (const S *)job.in[1], (const S *)job.in[2] } };   \
+        launch<S>(f, job.walk, (S *)job.y, in, stream);                                            \
     }
-    TD_CUDA_FOR_FLOAT(dtype, LAUNCH)
-#undef LAUNCH
-}
-
-extern "C" void td_cuda_launch_unary_grad(int op, td_dtype dtype, void *dx, const void *dy,
-                                          const void *x, const void *y, double p, double q,
-                                          bool accumulate, td_cuda_walk walk, cudaStream_t stream)
-{
-#define LAUNCH(S)                                                                                  \
-    {                                                                                              \
-        typedef typename td_computed<S>::type T;                                                   \
-        unary_slope<T> f = { op, (T)p, (T)q, accumulate };                                         \
-        inputs<S> in = { { (const S *)dy, (const S *)x, (const S *)y } };                          \
-        launch<S>(f, walk, (S *)dx, in, stream);                                                   \
-    }
-    TD_CUDA_FOR_FLOAT(dtype, LAUNCH)
-#undef LAUNCH
-}
-
-extern "C" void td_cuda_launch_binary_grad(int op, int input, td_dtype dtype, void *dx,
-                                           const void *g, const void *a, const void *b,
-                                           td_cuda_walk walk, cudaStream_t stream)
-{
-#define LAUNCH(S)                                                                                  \
-    {                                                                                              \
-        typedef typename td_computed<S>::type T;                                                   \
-        binary_gradient<T> f = { op + input * TD_BINARY_COUNT, false };                            \
-        inputs<S> in = { { (const S *)g, (const S *)a, (const S *)b } };                           \
-        launch<S>(f, walk, (S *)dx, in, stream);                                                   \
-    }
-    TD_CUDA_FOR_FLOAT(dtype, LAUNCH)
+    TD_CUDA_FOR_FLOAT(job.dtype, LAUNCH)
 #undef LAUNCH
 }
 
@@ -252,7 +227,7 @@ __global__ void compare(int op, td_cuda_walk walk, uint8_t *y, const S *a, const
 
 /* W: a word of the element's size. a, b NULL: zeros. */
 template <class W>
-__global__ void choose(td_cuda_walk walk, W *y, const uint8_t *condition, const W *a, const W *b)
+__global__ void choose(const uint8_t *condition, td_cuda_walk walk, W *y, const W *a, const W *b)
 {
     TD_ROLLED
     for (int64_t i = TD_WALK_BEGIN; i < walk.count; i += TD_WALK_STEP) {
@@ -264,69 +239,9 @@ __global__ void choose(td_cuda_walk walk, W *y, const uint8_t *condition, const 
     }
 }
 
-static unsigned blocks_for(const td_cuda_walk &walk)
-{
-    return td_blocks(walk.count, TD_CUDA_THREADS, TD_CUDA_MOST_BLOCKS);
-}
-
-extern "C" void td_cuda_launch_binary(int op, td_dtype dtype, void *y, const void *a, const void *b,
-                                      td_cuda_walk walk, cudaStream_t stream)
-{
-#define LAUNCH(S)                                                                                  \
-    {                                                                                              \
-        typedef typename td_computed<S>::type T;                                                   \
-        binary_value<T> f = { op, false };                                                         \
-        inputs<S> in = { { (const S *)a, (const S *)b } };                                         \
-        launch<S>(f, walk, (S *)y, in, stream);                                                    \
-    }
-    TD_CUDA_FOR_FLOAT(dtype, LAUNCH)
-#undef LAUNCH
-#define LAUNCH(I)                                                                                  \
-    TD_LAUNCH((binary_integers<I>), blocks_for(walk), TD_CUDA_THREADS, stream, op, walk, (I *)y,   \
-              (const I *)a, (const I *)b)
-    if (dtype == TD_I64) {
-        LAUNCH(int64_t);
-    } else if (dtype == TD_I32) {
-        LAUNCH(int32_t);
-    } else if (dtype == TD_U8) {
-        LAUNCH(uint8_t);
-    }
-#undef LAUNCH
-}
-
-extern "C" void td_cuda_launch_compare(int op, td_dtype dtype, uint8_t *y, const void *a,
-                                       const void *b, td_cuda_walk walk, cudaStream_t stream)
-{
-#define LAUNCH(S)                                                                                  \
-    TD_LAUNCH((compare<S>), blocks_for(walk), TD_CUDA_THREADS, stream, op, walk, y, (const S *)a,  \
-              (const S *)b)
-    TD_CUDA_FOR_DTYPE(dtype, LAUNCH)
-#undef LAUNCH
-}
-
-extern "C" void td_cuda_launch_where(td_dtype dtype, void *y, const uint8_t *condition,
-                                     const void *a, const void *b, td_cuda_walk walk,
-                                     cudaStream_t stream)
-{
-#define LAUNCH(W)                                                                                  \
-    TD_LAUNCH((choose<W>), blocks_for(walk), TD_CUDA_THREADS, stream, walk, (W *)y, condition,     \
-              (const W *)a, (const W *)b)
-    size_t size = td_cuda_dtype_size(dtype);
-    if (size == 1) {
-        LAUNCH(uint8_t);
-    } else if (size == 2) {
-        LAUNCH(uint16_t);
-    } else if (size == 4) {
-        LAUNCH(uint32_t);
-    } else {
-        LAUNCH(uint64_t);
-    }
-#undef LAUNCH
-}
-
-/* Integers: overflow wraps around. */
+/* Overflow wraps around. */
 template <class I>
-__global__ void axpy_integers(td_cuda_walk walk, I *y, uint64_t factor, const I *x)
+__global__ void axpy_integers(uint64_t factor, td_cuda_walk walk, I *y, const I *x)
 {
     TD_ROLLED
     for (int64_t i = TD_WALK_BEGIN; i < walk.count; i += TD_WALK_STEP) {
@@ -336,32 +251,76 @@ __global__ void axpy_integers(td_cuda_walk walk, I *y, uint64_t factor, const I 
     }
 }
 
-extern "C" void td_cuda_launch_axpy(td_dtype dtype, void *y, double alpha, const void *x,
-                                    td_cuda_walk walk, cudaStream_t stream)
+/* ---- launches ---- */
+
+/* A kernel that takes one element at a time: KERNEL(first, walk, y, in[0], ...). */
+#define LAUNCH_WALK(KERNEL, first, ...)                                                            \
+    TD_LAUNCH(KERNEL, td_blocks(job.walk.count, TD_CUDA_THREADS, TD_CUDA_MOST_BLOCKS),             \
+              TD_CUDA_THREADS, stream, first, job.walk, __VA_ARGS__)
+
+/* Runs DO(type) for the C++ type of an integer dtype. */
+#define FOR_INTEGER(dtype, DO)                                                                     \
+    if (dtype == TD_I64) {                                                                         \
+        DO(int64_t);                                                                               \
+    } else if (dtype == TD_I32) {                                                                  \
+        DO(int32_t);                                                                               \
+    } else {                                                                                       \
+        DO(uint8_t);                                                                               \
+    }
+
+static void launch_binary_integers(const td_cuda_elements &job, cudaStream_t stream)
+{
+#define LAUNCH(I)                                                                                  \
+    LAUNCH_WALK((binary_integers<I>), job.op, (I *)job.y, (const I *)job.in[0],                    \
+                (const I *)job.in[1])
+    FOR_INTEGER(job.dtype, LAUNCH)
+#undef LAUNCH
+}
+
+static void launch_axpy_integers(const td_cuda_elements &job, cudaStream_t stream)
+{
+    uint64_t factor = (uint64_t)td_put<int64_t>(job.p);
+#define LAUNCH(I) LAUNCH_WALK((axpy_integers<I>), factor, (I *)job.y, (const I *)job.in[0])
+    FOR_INTEGER(job.dtype, LAUNCH)
+#undef LAUNCH
+}
+
+static void launch_compare(const td_cuda_elements &job, cudaStream_t stream)
 {
 #define LAUNCH(S)                                                                                  \
-    {                                                                                              \
-        typedef typename td_computed<S>::type T;                                                   \
-        scaled_sum<T> f = { (T)alpha, true };                                                      \
-        inputs<S> in = { { (const S *)x } };                                                       \
-        launch<S>(f, walk, (S *)y, in, stream);                                                    \
-    }
-    if (td_is_float(dtype)) {
-        TD_CUDA_FOR_FLOAT(dtype, LAUNCH)
-        return;
-    }
+    LAUNCH_WALK((compare<S>), job.op, (uint8_t *)job.y, (const S *)job.in[0], (const S *)job.in[1])
+    TD_CUDA_FOR_DTYPE(job.dtype, LAUNCH)
 #undef LAUNCH
-    uint64_t factor = (uint64_t)td_put<int64_t>(alpha);
-    unsigned blocks = td_blocks(walk.count, TD_CUDA_THREADS, TD_CUDA_MOST_BLOCKS);
-#define LAUNCH(I)                                                                                  \
-    TD_LAUNCH((axpy_integers<I>), blocks, TD_CUDA_THREADS, stream, walk, (I *)y, factor,           \
-              (const I *)x)
-    if (dtype == TD_I64) {
-        LAUNCH(int64_t);
-    } else if (dtype == TD_I32) {
-        LAUNCH(int32_t);
-    } else {
-        LAUNCH(uint8_t);
-    }
+}
+
+static void launch_choose(const td_cuda_elements &job, cudaStream_t stream)
+{
+#define LAUNCH(W)                                                                                  \
+    LAUNCH_WALK((choose<W>), (const uint8_t *)job.in[0], (W *)job.y, (const W *)job.in[1],         \
+                (const W *)job.in[2])
+    TD_CUDA_FOR_SIZE(job.dtype, LAUNCH)
 #undef LAUNCH
+}
+
+extern "C" void td_cuda_launch_elements(const td_cuda_elements *job, cudaStream_t stream)
+{
+    bool floats = td_is_float(job->dtype);
+    switch (job->kind) {
+    case TD_CUDA_UNARY:
+        return launch_floats<unary_value>(*job, stream);
+    case TD_CUDA_UNARY_GRAD:
+        return launch_floats<unary_slope>(*job, stream);
+    case TD_CUDA_BINARY:
+        return floats ? launch_floats<binary_value>(*job, stream)
+                      : launch_binary_integers(*job, stream);
+    case TD_CUDA_BINARY_GRAD:
+        return launch_floats<binary_gradient>(*job, stream);
+    case TD_CUDA_AXPY:
+        return floats ? launch_floats<scaled_sum>(*job, stream)
+                      : launch_axpy_integers(*job, stream);
+    case TD_CUDA_COMPARE:
+        return launch_compare(*job, stream);
+    case TD_CUDA_WHERE:
+        return launch_choose(*job, stream);
+    }
 }

@@ -4,15 +4,29 @@
 #include "tensor/cuda/launch_elements.h"
 #include "tensor/lstm.h"
 
-void td_cuda_axpy(td_tensor *y, double alpha, const td_tensor *x)
+/* Runs a job over y and its inputs, of which the last may be NULL. */
+static void run(td_cuda_elements job, const char *name, td_tensor *y, const td_tensor *const in[3])
 {
     if (td_numel(y) == 0) {
         return;
     }
-    const td_tensor *operands[] = { y, x };
-    td_cuda_launch_axpy(y->dtype, td_ptr(y), alpha, td_ptr(x), td_cuda_walk_of(2, operands),
-                        td_cuda_stream(y));
-    td_cuda_launched("axpy");
+    const td_tensor *operands[4] = { y };
+    for (int k = 0; k < 3; k++) {
+        job.in[k] = in[k] != NULL ? td_ptr(in[k]) : NULL;
+        operands[k + 1] = in[k] != NULL ? in[k] : y;
+    }
+    job.y = td_ptr(y);
+    job.walk = td_cuda_walk_of(4, operands);
+    td_cuda_launch_elements(&job, td_cuda_stream(y));
+    td_cuda_launched(name);
+}
+
+void td_cuda_axpy(td_tensor *y, double alpha, const td_tensor *x)
+{
+    run(
+        (td_cuda_elements){
+            .kind = TD_CUDA_AXPY, .dtype = y->dtype, .p = alpha, .accumulate = true },
+        "axpy", y, (const td_tensor *[3]){ x });
 }
 
 void td_cuda_unary(td_unary_op op, td_tensor *y, const td_tensor *x, double p, double q)
@@ -21,74 +35,51 @@ void td_cuda_unary(td_unary_op op, td_tensor *y, const td_tensor *x, double p, d
         td_cuda_binary(TD_BINARY_mul, y, x, x);
         return;
     }
-    if (td_numel(y) == 0) {
-        return;
-    }
-    const td_tensor *operands[] = { y, x };
-    td_cuda_launch_unary((int)op, y->dtype, td_ptr(y), td_ptr(x), p, q,
-                         td_cuda_walk_of(2, operands), td_cuda_stream(y));
-    td_cuda_launched("unary");
+    run(
+        (td_cuda_elements){
+            .kind = TD_CUDA_UNARY, .op = (int)op, .dtype = y->dtype, .p = p, .q = q },
+        "unary", y, (const td_tensor *[3]){ x });
 }
 
 void td_cuda_unary_grad(td_unary_op op, td_tensor *dx, const td_tensor *dy, const td_tensor *x,
                         const td_tensor *y, double p, double q, bool accumulate)
 {
-    if (td_numel(dx) == 0) {
-        return;
-    }
     /* An operation whose slope needs only one of x and y may have saved only that one. */
-    const td_tensor *any_x = x ? x : (y ? y : dy), *any_y = y ? y : any_x;
-    const td_tensor *operands[] = { dx, dy, any_x, any_y };
-    td_cuda_launch_unary_grad((int)op, dx->dtype, td_ptr(dx), td_ptr(dy), td_ptr(any_x),
-                              td_ptr(any_y), p, q, accumulate, td_cuda_walk_of(4, operands),
-                              td_cuda_stream(dx));
-    td_cuda_launched("unary_grad");
+    const td_tensor *any = x != NULL ? x : y != NULL ? y : dy;
+    run((td_cuda_elements){ .kind = TD_CUDA_UNARY_GRAD,
+                            .op = (int)op,
+                            .dtype = dx->dtype,
+                            .p = p,
+                            .q = q,
+                            .accumulate = accumulate },
+        "unary_grad", dx, (const td_tensor *[3]){ dy, x != NULL ? x : any, y != NULL ? y : any });
 }
 
 void td_cuda_binary(td_binary_op op, td_tensor *y, const td_tensor *a, const td_tensor *b)
 {
-    if (td_numel(y) == 0) {
-        return;
-    }
-    const td_tensor *operands[] = { y, a, b };
-    td_cuda_launch_binary((int)op, y->dtype, td_ptr(y), td_ptr(a), td_ptr(b),
-                          td_cuda_walk_of(3, operands), td_cuda_stream(y));
-    td_cuda_launched("binary");
+    run((td_cuda_elements){ .kind = TD_CUDA_BINARY, .op = (int)op, .dtype = y->dtype }, "binary", y,
+        (const td_tensor *[3]){ a, b });
 }
 
 void td_cuda_binary_grad(td_binary_op op, int input, td_tensor *dx, const td_tensor *g,
                          const td_tensor *a, const td_tensor *b)
 {
-    if (td_numel(dx) == 0) {
-        return;
-    }
-    const td_tensor *operands[] = { dx, g, a ? a : g, b ? b : g };
-    td_cuda_launch_binary_grad((int)op, input, dx->dtype, td_ptr(dx), td_ptr(g),
-                               td_ptr(operands[2]), td_ptr(operands[3]),
-                               td_cuda_walk_of(4, operands), td_cuda_stream(dx));
-    td_cuda_launched("binary_grad");
+    run((td_cuda_elements){ .kind = TD_CUDA_BINARY_GRAD,
+                            .op = (int)op + input * TD_BINARY_COUNT,
+                            .dtype = dx->dtype },
+        "binary_grad", dx, (const td_tensor *[3]){ g, a != NULL ? a : g, b != NULL ? b : g });
 }
 
 void td_cuda_compare(td_compare_op op, td_tensor *y, const td_tensor *a, const td_tensor *b)
 {
-    if (td_numel(y) == 0) {
-        return;
-    }
-    const td_tensor *operands[] = { y, a, b };
-    td_cuda_launch_compare((int)op, a->dtype, td_ptr(y), td_ptr(a), td_ptr(b),
-                           td_cuda_walk_of(3, operands), td_cuda_stream(y));
-    td_cuda_launched("compare");
+    run((td_cuda_elements){ .kind = TD_CUDA_COMPARE, .op = (int)op, .dtype = a->dtype }, "compare",
+        y, (const td_tensor *[3]){ a, b });
 }
 
 void td_cuda_where(td_tensor *y, const td_tensor *condition, const td_tensor *a, const td_tensor *b)
 {
-    if (td_numel(y) == 0) {
-        return;
-    }
-    const td_tensor *operands[] = { y, condition, a ? a : y, b ? b : y };
-    td_cuda_launch_where(y->dtype, td_ptr(y), td_ptr(condition), a ? td_ptr(a) : NULL,
-                         b ? td_ptr(b) : NULL, td_cuda_walk_of(4, operands), td_cuda_stream(y));
-    td_cuda_launched("where");
+    run((td_cuda_elements){ .kind = TD_CUDA_WHERE, .dtype = y->dtype }, "where", y,
+        (const td_tensor *[3]){ condition, a, b });
 }
 
 /* Composed of other kernels: the products of an LSTM's step take longer than the gates. */

@@ -1,33 +1,36 @@
-/* elements.cu: operations on elements. Operands of a walk in the order of the arguments; float
- * dtypes, computed in f32 (f64 in f64). */
+/* elements.cu: operations on elements (tensor/elementwise.def), and y += p x. */
 #ifndef TD_TENSOR_CUDA_LAUNCH_ELEMENTS_H
 #define TD_TENSOR_CUDA_LAUNCH_ELEMENTS_H
 
 #include "tensor/cuda/launch.h"
+#include "tensor/kernel_types.h"
+
+#include <stdbool.h>
 
 TD_EXTERN_C_BEGIN
 
-/* op: td_unary_op, td_binary_op. y may be x. */
-void td_cuda_launch_unary(int op, td_dtype dtype, void *y, const void *x, double p, double q,
-                          td_cuda_walk walk, cudaStream_t stream);
-void td_cuda_launch_unary_grad(int op, td_dtype dtype, void *dx, const void *dy, const void *x,
-                               const void *y, double p, double q, bool accumulate,
-                               td_cuda_walk walk, cudaStream_t stream);
-void td_cuda_launch_binary(int op, td_dtype dtype, void *y, const void *a, const void *b,
-                           td_cuda_walk walk, cudaStream_t stream); /* integers too */
-void td_cuda_launch_binary_grad(int op, int input, td_dtype dtype, void *dx, const void *g,
-                                const void *a, const void *b, td_cuda_walk walk,
-                                cudaStream_t stream);
-/* dtype: of a and b. op: td_compare_op */
-void td_cuda_launch_compare(int op, td_dtype dtype, uint8_t *y, const void *a, const void *b,
-                            td_cuda_walk walk, cudaStream_t stream);
-/* a, b NULL: zeros */
-void td_cuda_launch_where(td_dtype dtype, void *y, const uint8_t *condition, const void *a,
-                          const void *b, td_cuda_walk walk, cudaStream_t stream);
+typedef enum td_cuda_elements_kind {
+    TD_CUDA_UNARY,       /* y from x */
+    TD_CUDA_UNARY_GRAD,  /* dx from dy, x, y */
+    TD_CUDA_BINARY,      /* y from a, b; integers too */
+    TD_CUDA_BINARY_GRAD, /* dx from g, a, b; op is TD_BINARY_COUNT more for the gradient of b */
+    TD_CUDA_AXPY,        /* y += p x; integers too */
+    TD_CUDA_COMPARE,     /* y (u8) from a, b of any dtype */
+    TD_CUDA_WHERE,       /* y, any dtype, from condition (u8), a, b */
+} td_cuda_elements_kind;
 
-/* y += alpha x; integers too. */
-void td_cuda_launch_axpy(td_dtype dtype, void *y, double alpha, const void *x, td_cuda_walk walk,
-                         cudaStream_t stream);
+typedef struct td_cuda_elements {
+    td_cuda_elements_kind kind;
+    int op;            /* a td_unary_op, td_binary_op or td_compare_op */
+    td_dtype dtype;    /* of the operands that are not u8 above */
+    void *y;           /* the result */
+    const void *in[3]; /* WHERE: a, b NULL are zeros. y may be an input of UNARY and BINARY */
+    double p, q;
+    bool accumulate;   /* UNARY_GRAD: y += result; true for AXPY */
+    td_cuda_walk walk; /* over y and the inputs */
+} td_cuda_elements;
+
+void td_cuda_launch_elements(const td_cuda_elements *job, cudaStream_t stream);
 
 TD_EXTERN_C_END
 

@@ -7,21 +7,6 @@ static unsigned blocks_for(int64_t count)
     return td_blocks(count, TD_CUDA_THREADS, TD_CUDA_MOST_BLOCKS);
 }
 
-/* DO(word) for the word of a dtype's size. */
-#define FOR_SIZE(dtype, DO)                                                                        \
-    {                                                                                              \
-        size_t size = td_cuda_dtype_size(dtype);                                                   \
-        if (size == 1) {                                                                           \
-            DO(uint8_t);                                                                           \
-        } else if (size == 2) {                                                                    \
-            DO(uint16_t);                                                                          \
-        } else if (size == 4) {                                                                    \
-            DO(uint32_t);                                                                          \
-        } else {                                                                                   \
-            DO(uint64_t);                                                                          \
-        }                                                                                          \
-    }
-
 template <class W>
 __global__ void gather(td_cuda_walk walk, W *y, const int64_t *index, const W *x, int64_t stride)
 {
@@ -39,7 +24,7 @@ extern "C" void td_cuda_launch_gather(td_dtype dtype, void *y, const int64_t *in
 #define LAUNCH(W)                                                                                  \
     TD_LAUNCH((gather<W>), blocks_for(walk.count), TD_CUDA_THREADS, stream, walk, (W *)y, index,   \
               (const W *)x, stride)
-    FOR_SIZE(dtype, LAUNCH)
+    TD_CUDA_FOR_SIZE(dtype, LAUNCH)
 #undef LAUNCH
 }
 
@@ -230,6 +215,6 @@ extern "C" void td_cuda_launch_triangle(const td_cuda_line *line, void *y, const
 #define LAUNCH(W)                                                                                  \
     TD_LAUNCH((triangle<W>), blocks, TD_CUDA_THREADS, stream, *line, (W *)y, (const W *)x, rows,   \
               diagonal, upper)
-    FOR_SIZE(line->dtype, LAUNCH)
+    TD_CUDA_FOR_SIZE(line->dtype, LAUNCH)
 #undef LAUNCH
 }

@@ -52,20 +52,9 @@ extern "C" void td_cuda_launch_fill(void *y, td_dtype dtype, double value, td_cu
     }
     TD_CUDA_FOR_DTYPE(dtype, STORE)
 #undef STORE
-    switch (td_cuda_dtype_size(dtype)) {
-    case 1:
-        launch_fill((uint8_t *)y, (uint8_t)bits, walk, stream);
-        break;
-    case 2:
-        launch_fill((uint16_t *)y, (uint16_t)bits, walk, stream);
-        break;
-    case 4:
-        launch_fill((uint32_t *)y, (uint32_t)bits, walk, stream);
-        break;
-    default:
-        launch_fill((uint64_t *)y, bits, walk, stream);
-        break;
-    }
+#define LAUNCH(W) launch_fill((W *)y, (W)bits, walk, stream)
+    TD_CUDA_FOR_SIZE(dtype, LAUNCH)
+#undef LAUNCH
 }
 
 /* ---- copy: the same dtype ---- */
@@ -209,20 +198,17 @@ template <class W> static void launch_move(W *y, const W *x, td_cuda_walk walk, 
     }
 }
 
-static void launch_move_of_size(size_t size, void *y, const void *x, td_cuda_walk walk,
-                                cudaStream_t stream)
+static void launch_move_of(td_dtype dtype, void *y, const void *x, td_cuda_walk walk,
+                           cudaStream_t stream)
 {
     if (walk.ndim == 1 && walk.stride[0][0] == 1 && walk.stride[1][0] == 1) {
-        cudaMemcpyAsync(y, x, (size_t)walk.count * size, cudaMemcpyDeviceToDevice, stream);
-    } else if (size == 1) {
-        launch_move((uint8_t *)y, (const uint8_t *)x, walk, stream);
-    } else if (size == 2) {
-        launch_move((uint16_t *)y, (const uint16_t *)x, walk, stream);
-    } else if (size == 4) {
-        launch_move((uint32_t *)y, (const uint32_t *)x, walk, stream);
-    } else {
-        launch_move((uint64_t *)y, (const uint64_t *)x, walk, stream);
+        size_t bytes = (size_t)walk.count * td_cuda_dtype_size(dtype);
+        cudaMemcpyAsync(y, x, bytes, cudaMemcpyDeviceToDevice, stream);
+        return;
     }
+#define LAUNCH(W) launch_move((W *)y, (const W *)x, walk, stream)
+    TD_CUDA_FOR_SIZE(dtype, LAUNCH)
+#undef LAUNCH
 }
 
 /* ---- copy: between dtypes ---- */
@@ -284,7 +270,7 @@ extern "C" void td_cuda_launch_copy(void *y, td_dtype y_dtype, const void *x, td
                                     td_cuda_walk walk, cudaStream_t stream)
 {
     if (y_dtype == x_dtype) {
-        launch_move_of_size(td_cuda_dtype_size(y_dtype), y, x, walk, stream);
+        launch_move_of(y_dtype, y, x, walk, stream);
     } else if (y_dtype == TD_F32 && x_dtype == TD_BF16) {
         launch_convert((float *)y, (const __nv_bfloat16 *)x, walk, stream);
     } else if (y_dtype == TD_BF16 && x_dtype == TD_F32) {
