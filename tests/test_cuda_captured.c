@@ -7,6 +7,7 @@
 #include "tensor/storage.h"
 #include "tests/captured_job.h"
 #include "tests/expect_fatal.h"
+#include "tests/needs_gpu.h"
 
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,12 +17,6 @@
 #include <cmocka.h>
 
 enum { STEPS = 24 };
-
-static bool have_gpu(void)
-{
-    td_device device;
-    return td_device_parse("cuda:0", &device) == TD_OK;
-}
 
 static const captured_kind sgd_kind = { .device = { .type = TD_DEVICE_CUDA },
                                         .optim = CAPTURED_SGD };
@@ -41,10 +36,7 @@ static void expect_why(const td_captured *captured, const char *part)
 
 static void test_recorded_work_runs_when_launched(void **state)
 {
-    (void)state;
-    if (!have_gpu()) {
-        skip();
-    }
+    NEEDS_GPU(0);
     const td_graphs *graphs = td_backend_of(TD_CUDA)->graphs;
     td_tensor *x = td_zeros(TD_SHAPE(5), TD_F32, TD_CUDA);
     void *graph;
@@ -64,10 +56,7 @@ static void test_recorded_work_runs_when_launched(void **state)
 
 static void test_a_recording_leaves_the_host_alone(void **state)
 {
-    (void)state;
-    if (!have_gpu()) {
-        skip();
-    }
+    NEEDS_GPU(0);
     const td_backend *backend = td_backend_of(TD_CUDA);
     void *graph = NULL;
     assert_int_equal(backend->graphs->begin(TD_CUDA), TD_OK);
@@ -121,10 +110,7 @@ static td_captured_stats compare(captured_kind kind, int tail_every)
 
 static void test_captured_is_eager(void **state)
 {
-    (void)state;
-    if (!have_gpu()) {
-        skip();
-    }
+    NEEDS_GPU(0);
     const captured_kind kinds[] = {
         { .device = TD_CUDA, .optim = CAPTURED_SGD, .pictures = true, .ema = true },
         { .device = TD_CUDA, .optim = CAPTURED_SGD }, /* with Dropout, as all without pictures */
@@ -145,10 +131,7 @@ static void test_captured_is_eager(void **state)
  * its own. */
 static void test_other_shapes(void **state)
 {
-    (void)state;
-    if (!have_gpu()) {
-        skip();
-    }
+    NEEDS_GPU(0);
     td_captured_stats figures = compare(sgd_kind, 10);
     assert_int_equal(figures.eager, 3 + 2);
     assert_int_equal(figures.recorded, 1);
@@ -167,10 +150,7 @@ static void test_other_shapes(void **state)
 /* The first, the last and those between are recorded for themselves, and so are smaller batches. */
 static void test_accumulated_gradients(void **state)
 {
-    (void)state;
-    if (!have_gpu()) {
-        skip();
-    }
+    NEEDS_GPU(0);
     const captured_kind kinds[] = {
         { .device = TD_CUDA, .optim = CAPTURED_SGD, .pictures = true, .accumulate = 4 },
         { .device = TD_CUDA, .optim = CAPTURED_ADAM, .ema = true, .accumulate = 4 },
@@ -191,10 +171,7 @@ static void test_accumulated_gradients(void **state)
 /* The GPU cuts the batches out of pictures that lie there, as a part of the step. */
 static void test_a_loaders_batches(void **state)
 {
-    (void)state;
-    if (!have_gpu()) {
-        skip();
-    }
+    NEEDS_GPU(0);
     captured_kind kind = { .device = TD_CUDA, .optim = CAPTURED_SGD, .loader = true };
     td_captured_stats figures = compare(kind, 5);
     assert_int_equal(figures.recorded, 2);
@@ -208,10 +185,7 @@ static void test_a_loaders_batches(void **state)
  */
 static void test_lookahead(void **state)
 {
-    (void)state;
-    if (!have_gpu()) {
-        skip();
-    }
+    NEEDS_GPU(0);
     captured_kind kind = {
         .device = TD_CUDA, .optim = CAPTURED_SGD, .pictures = true, .lookahead = true
     };
@@ -224,10 +198,7 @@ static void test_lookahead(void **state)
  * them. */
 static void test_loss_scaling(void **state)
 {
-    (void)state;
-    if (!have_gpu()) {
-        skip();
-    }
+    NEEDS_GPU(0);
     const captured_kind kinds[] = {
         { .device = TD_CUDA, .optim = CAPTURED_SGD, .pictures = true, .scaler = true, .ema = true },
         { .device = TD_CUDA, .optim = CAPTURED_ADAM, .scaler = true, .ema = true, .clip = 1e-4 },
@@ -281,10 +252,7 @@ static void end_refusal(refusal *r)
 
 static void test_reading_keeps_a_step_from_being_captured(void **state)
 {
-    (void)state;
-    if (!have_gpu()) {
-        skip();
-    }
+    NEEDS_GPU(0);
     refusal r;
     begin_refusal(&r, sgd_kind);
     r.job.reads = true;
@@ -304,10 +272,7 @@ static td_status draw_by_value(void *user, td_tensor *const *inputs, td_tensor *
 /* The recording would keep the counter for ever. */
 static void test_numbers_by_value_are_noticed(void **state)
 {
-    (void)state;
-    if (!have_gpu()) {
-        skip();
-    }
+    NEEDS_GPU(0);
     td_captured *captured = td_captured_new(
         &(td_captured_options){ .device = TD_CUDA, .step = draw_by_value, .results = 1 });
     td_tensor *x = td_full(TD_SHAPE(40), 1.0, TD_F32, TD_CUDA);
@@ -326,10 +291,7 @@ static void test_numbers_by_value_are_noticed(void **state)
  * itself it is done, and not kept. */
 static void test_other_memory_is_noticed(void **state)
 {
-    (void)state;
-    if (!have_gpu()) {
-        skip();
-    }
+    NEEDS_GPU(0);
     refusal r;
     begin_refusal(&r, sgd_kind);
     r.job.more_at = 2;
@@ -354,10 +316,7 @@ static void test_other_memory_is_noticed(void **state)
 
 static void test_a_wrong_label_is_told_later(void **state)
 {
-    (void)state;
-    if (!have_gpu()) {
-        skip();
-    }
+    NEEDS_GPU(0);
     for (int after = 0; after < 8; after += 7) { /* in a rehearsal, and in a replay */
         refusal r;
         double values[2];
@@ -376,10 +335,7 @@ static void test_a_wrong_label_is_told_later(void **state)
 
 static void test_what_graphs_rely_on(void **state)
 {
-    (void)state;
-    if (!have_gpu()) {
-        skip();
-    }
+    NEEDS_GPU(0);
     refusal r;
     begin_refusal(&r, pictures_kind);
     refusal_steps(&r, 6);

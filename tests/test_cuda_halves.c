@@ -1,6 +1,7 @@
 /* 16-bit copies of parameters, which optimizers write: training reads the right numbers, whoever
  * has written the parameters. The reference makes all copies again in each step. */
 #include "tests/captured_job.h"
+#include "tests/needs_gpu.h"
 
 #include "nn/params.h"
 #include "tensor/dlpack.h"
@@ -14,12 +15,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-
-static bool have_gpu(void)
-{
-    td_device device;
-    return td_device_parse("cuda:0", &device) == TD_OK;
-}
 
 static void set_precision(td_precision precision)
 {
@@ -104,10 +99,7 @@ static uint64_t train(captured_kind kind, bool as_graph, bool reference)
 
 static void test_training(void **state)
 {
-    (void)state;
-    if (!have_gpu()) {
-        skip();
-    }
+    NEEDS_GPU(0);
     const captured_kind kinds[] = {
         { .device = TD_CUDA, .optim = CAPTURED_SGD, .pictures = true, .ema = true },
         { .device = TD_CUDA, .optim = CAPTURED_ADAM },
@@ -127,10 +119,7 @@ static void test_training(void **state)
 /* Graphs that were recorded before there were copies do not keep them. */
 static void test_graphs_without_copies(void **state)
 {
-    (void)state;
-    if (!have_gpu()) {
-        skip();
-    }
+    NEEDS_GPU(0);
     captured_job job;
     td_math before = td_math_now();
     captured_job_open(&job, (captured_kind){ .device = TD_CUDA, .optim = CAPTURED_SGD });
@@ -152,10 +141,7 @@ static void test_graphs_without_copies(void **state)
 /* Recorded steps read bf16, others fp16; and another library has the parameters. */
 static void test_other_readers(void **state)
 {
-    (void)state;
-    if (!have_gpu()) {
-        skip();
-    }
+    NEEDS_GPU(0);
     td_math before = td_math_now();
     set_precision(TD_PRECISION_BF16);
     captured_kind kind = { .device = TD_CUDA, .optim = CAPTURED_SGD };

@@ -5,6 +5,7 @@
 #include "data/inspect.h"
 #include "tensor/graph/captured.h"
 #include "tensor/extend.h"
+#include "tests/needs_gpu.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -31,12 +32,6 @@ typedef struct fixture {
     td_loader *loader[2]; /* on the CPU, and the one that is held against it */
     float *x[2];
 } fixture;
-
-static bool have_gpu(void)
-{
-    td_device device;
-    return td_device_parse("cuda:0", &device) == TD_OK;
-}
 
 static void open_loaders(fixture *f, const td_image_transform *transform, td_loader_options options)
 {
@@ -121,10 +116,7 @@ static void check(const td_image_transform *transform, td_loader_options options
 
 static void test_resident(void **state)
 {
-    (void)state;
-    if (!have_gpu()) {
-        skip();
-    }
+    NEEDS_GPU(0);
     td_image_transform far = cut;
     far.crop_padding = 31;
     far.reflect = far.alternate_flip = true;
@@ -135,10 +127,7 @@ static void test_resident(void **state)
 
 static void test_streamed(void **state)
 {
-    (void)state;
-    if (!have_gpu()) {
-        skip();
-    }
+    NEEDS_GPU(0);
     for (int workers = 0; workers < 3; workers++) {
         check(&cut, (td_loader_options){ .streamed = true, .workers = workers });
     }
@@ -148,10 +137,7 @@ static void test_streamed(void **state)
 /* A new transform is that of the next batch. */
 static void test_transform_changes(void **state)
 {
-    (void)state;
-    if (!have_gpu()) {
-        skip();
-    }
+    NEEDS_GPU(0);
     fixture f;
     open_loaders(&f, &cut, (td_loader_options){ 0 });
     assert_true(take_both(&f));
@@ -166,10 +152,7 @@ static void test_transform_changes(void **state)
 /* Work on a batch that is still to be done when the next one is asked for comes first. */
 static void test_work_on_a_batch_comes_first(void **state)
 {
-    (void)state;
-    if (!have_gpu()) {
-        skip();
-    }
+    NEEDS_GPU(0);
     for (int streamed = 0; streamed < 2; streamed++) {
         fixture f;
         open_loaders(&f, &cut, (td_loader_options){ .streamed = streamed != 0, .workers = 2 });
@@ -273,10 +256,7 @@ static void check_captured(bool streamed)
 
 static void test_captured(void **state)
 {
-    (void)state;
-    if (!have_gpu()) {
-        skip();
-    }
+    NEEDS_GPU(0);
     check_captured(false);
     check_captured(true);
 }
@@ -285,10 +265,7 @@ static void test_captured(void **state)
  */
 static void test_targets(void **state)
 {
-    (void)state;
-    if (!have_gpu()) {
-        skip();
-    }
+    NEEDS_GPU(0);
     float values[10];
     for (int i = 0; i < 10; i++) {
         values[i] = (float)i;

@@ -5,6 +5,7 @@
 #include "tensor/storage.h"
 #include "tensor/tensor.h"
 #include "tests/expect_fatal.h"
+#include "tests/needs_gpu.h"
 #include "tensor/extend.h"
 #include "tensor/f16.h"
 
@@ -17,18 +18,6 @@
 #include <unistd.h>
 
 #include <cmocka.h>
-
-static bool have_gpu(void)
-{
-    td_device device;
-    return td_device_parse("cuda:0", &device) == TD_OK;
-}
-
-#define NEEDS_GPU                                                                                  \
-    (void)state;                                                                                   \
-    if (!have_gpu()) {                                                                             \
-        skip();                                                                                    \
-    }
 
 static void test_the_refusal_names_what_is_missing(void **state)
 {
@@ -45,7 +34,7 @@ static void test_the_refusal_names_what_is_missing(void **state)
 
 static void test_values_go_in_and_come_out(void **state)
 {
-    NEEDS_GPU
+    NEEDS_GPU(0);
     const float values[] = { 1.5f, -2.0f, 3.25f, 0.0f, 1e20f, -7.0f };
     td_tensor *t = td_from(values, TD_SHAPE(2, 3), TD_F32, TD_CUDA);
     assert_non_null(t);
@@ -71,7 +60,7 @@ static void test_values_go_in_and_come_out(void **state)
 /* Every pair of types, against the CPU's own copy. */
 static void test_types_are_converted_as_on_the_cpu(void **state)
 {
-    NEEDS_GPU
+    NEEDS_GPU(0);
     double values[64];
     for (int i = 0; i < 64; i++) {
         values[i] = i == 7 ? NAN : i == 8 ? INFINITY : i == 9 ? -1e30 : (i - 20) * 17.3;
@@ -103,7 +92,7 @@ static void test_types_are_converted_as_on_the_cpu(void **state)
 
 static void test_orders_follow_the_device(void **state)
 {
-    NEEDS_GPU
+    NEEDS_GPU(0);
     enum { COUNT = 2 * 3 * 4 * 5 };
     float values[COUNT], back[COUNT];
     for (int i = 0; i < COUNT; i++) {
@@ -141,11 +130,8 @@ static void test_orders_follow_the_device(void **state)
 
 static void test_devices_exchange_values(void **state)
 {
-    NEEDS_GPU
-    td_device second;
-    if (td_device_parse("cuda:1", &second) != TD_OK) {
-        skip();
-    }
+    NEEDS_GPU(1);
+    const td_device second = TD_CUDA_N(1);
     td_tensor *a = td_arange(1000, TD_F32, TD_CUDA);
     td_tensor *b = td_clone_as(a, TD_BF16, second);
     td_tensor *c = td_clone_as(b, TD_F32, TD_CUDA);
@@ -165,7 +151,7 @@ static void test_devices_exchange_values(void **state)
 
 static void test_printing(void **state)
 {
-    NEEDS_GPU
+    NEEDS_GPU(0);
     char text[256] = "";
     FILE *out = fmemopen(text, sizeof text, "w");
     td_tensor *t = td_arange(3, TD_F32, TD_CUDA);
@@ -178,7 +164,7 @@ static void test_printing(void **state)
 
 static void test_the_host_cannot_touch_it(void **state)
 {
-    NEEDS_GPU
+    NEEDS_GPU(0);
     td_tensor *t = td_zeros(TD_SHAPE(4), TD_F32, TD_CUDA);
     float values[4];
     assert_true(td_get(t, (int64_t[]){ 3 }) == 0.0);
@@ -191,7 +177,7 @@ static void test_the_host_cannot_touch_it(void **state)
 /* The host may write again into what it has given, at once: larger than all pinned pieces. */
 static void test_what_was_sent_stays_as_it_was(void **state)
 {
-    NEEDS_GPU
+    NEEDS_GPU(0);
     enum { COUNT = 17 << 20 };
     int32_t *values = malloc(COUNT * sizeof *values), *back = malloc(COUNT * sizeof *back);
     td_tensor *t = td_new(TD_SHAPE(COUNT), TD_I32, TD_CUDA);
@@ -213,7 +199,7 @@ static void test_what_was_sent_stays_as_it_was(void **state)
 /* Batches come to the device in their order, the last one of an epoch smaller. */
 static void test_batches_come_to_the_device(void **state)
 {
-    NEEDS_GPU
+    NEEDS_GPU(0);
     enum { SAMPLE = 3 * 32 * 32 };
     td_dataset *data;
     assert_int_equal(td_synthetic_images(10, 1, &data), TD_OK);
@@ -248,7 +234,7 @@ static void test_batches_come_to_the_device(void **state)
 /* A child of fork has no GPU, and says so; the parent keeps it. */
 static void test_fork_is_refused(void **state)
 {
-    NEEDS_GPU
+    NEEDS_GPU(0);
     td_tensor *t = td_full(TD_SHAPE(1), 3.0, TD_F32, TD_CUDA);
     pid_t child = fork();
     if (child == 0) {
@@ -267,7 +253,7 @@ static void test_fork_is_refused(void **state)
 /* A failure that was dealt with is not met again by a kernel later. */
 static void test_failures_are_forgotten(void **state)
 {
-    NEEDS_GPU
+    NEEDS_GPU(0);
     td_device none;
     assert_int_equal(td_device_parse("cuda:15", &none), TD_E_DEVICE);
     assert_null(td_new(TD_SHAPE(1 << 20, 1 << 20), TD_F32, TD_CUDA));
@@ -291,7 +277,7 @@ static void step_with(const char *driver)
 
 static void test_drivers_that_can_less(void **state)
 {
-    NEEDS_GPU
+    NEEDS_GPU(0);
     td_step_release_memory();
     step_with("no-peers");
     step_with("no-mapping");
@@ -300,7 +286,7 @@ static void test_drivers_that_can_less(void **state)
 #if TD_EMULATED
 static void test_a_failing_driver_is_not_called_short_of_memory(void **state)
 {
-    NEEDS_GPU
+    NEEDS_GPU(0);
     td_step_release_memory();
     setenv("TANDEM_EMULATED_DRIVER", "no-create", 1);
     td_step_begin();
@@ -313,7 +299,7 @@ static void test_a_failing_driver_is_not_called_short_of_memory(void **state)
 /* Equal steps: equal addresses, and memory that does not grow after the first. */
 static void test_step_memory(void **state)
 {
-    NEEDS_GPU
+    NEEDS_GPU(0);
     td_memory_stats first = { 0 };
     for (int step = 0; step < 4; step++) {
         td_step_begin();
@@ -352,7 +338,7 @@ static void assert_products(td_tensor *x, td_tensor *w, double value)
 /* Products in 16 bits read a copy of the parameters. */
 static void test_products_see_what_was_written(void **state)
 {
-    NEEDS_GPU
+    NEEDS_GPU(0);
     td_math before = td_math_now();
     td_set_math((td_math){ .precision = TD_PRECISION_BF16 });
     td_tensor *x = td_full(TD_SHAPE(4, 8), 1.0, TD_F32, TD_CUDA);
@@ -374,7 +360,7 @@ static void test_products_see_what_was_written(void **state)
 
 static void test_running_out_says_what_would_fit(void **state)
 {
-    NEEDS_GPU
+    NEEDS_GPU(0);
     td_tensor *t = td_new(TD_SHAPE(1 << 20, 1 << 20), TD_F32, TD_CUDA);
     assert_null(t);
     assert_non_null(strstr(td_last_error(), "out of memory: 4.0 TiB on cuda:0"));

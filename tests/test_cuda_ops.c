@@ -3,6 +3,7 @@
 #include "tensor/kernels.h"
 #include "tests/expect_fatal.h"
 #include "tests/ops_cases.h"
+#include "tests/needs_gpu.h"
 #include "autograd/tape.h"
 #include "tensor/extend.h"
 
@@ -84,10 +85,8 @@ static const char *name_of(int k)
 static void test_case(void **state)
 {
     const ops_case *c = *state;
-    td_device device;
-    if (td_device_parse("cuda:0", &device) != TD_OK) {
-        skip();
-    }
+    NEEDS_GPU(0);
+    const td_device device = TD_CUDA;
     outcome wide = run(c, TD_F64, TD_CPU), here = run(c, TD_F32, device);
     outcome again = run(c, TD_F32, device);
     for (int k = 0; k <= OPS_MAX_INPUTS; k++) {
@@ -109,11 +108,8 @@ static void test_case(void **state)
 
 static void test_operands_must_be_together(void **state)
 {
-    (void)state;
-    td_device device;
-    if (td_device_parse("cuda:0", &device) != TD_OK) {
-        skip();
-    }
+    NEEDS_GPU(0);
+    const td_device device = TD_CUDA;
     td_tensor *a = td_zeros(TD_SHAPE(2), TD_F32, TD_CPU),
               *b = td_zeros(TD_SHAPE(2), TD_F32, device);
     td_step_begin();
@@ -160,11 +156,8 @@ static void multiply(td_device device, int64_t first, float values[BATCHED])
 
 static void test_products_of_unaligned_memory(void **state)
 {
-    (void)state;
-    td_device device;
-    if (td_device_parse("cuda:0", &device) != TD_OK) {
-        skip();
-    }
+    NEEDS_GPU(0);
+    const td_device device = TD_CUDA;
     for (int64_t first = 0; first < 4; first++) {
         float expected[BATCHED], found[BATCHED];
         multiply(TD_CPU, first, expected);
@@ -176,11 +169,8 @@ static void test_products_of_unaligned_memory(void **state)
 /* Nobody waits for the check of labels: the loss is NaN, and reading it is fatal. */
 static void test_a_wrong_label_is_reported_when_a_value_is_read(void **state)
 {
-    (void)state;
-    td_device device;
-    if (td_device_parse("cuda:0", &device) != TD_OK) {
-        skip();
-    }
+    NEEDS_GPU(0);
+    const td_device device = TD_CUDA;
     td_tensor *x = td_zeros(TD_SHAPE(2, 3), TD_F32, device);
     td_tensor *right = td_from((int64_t[]){ 0, 2 }, TD_SHAPE(2), TD_I64, device);
     td_tensor *wrong = td_from((int64_t[]){ 0, 3 }, TD_SHAPE(2), TD_I64, device);

@@ -6,6 +6,7 @@
 #include "tensor/hooks.h"
 #include "tensor/observe/watch.h"
 #include "tensor/extend.h"
+#include "tests/needs_gpu.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -115,11 +116,8 @@ static story *watch(td_device device)
 
 static void test_the_cpus_story(void **state)
 {
-    (void)state;
-    td_device device;
-    if (td_device_parse("cuda:0", &device) != TD_OK) {
-        skip();
-    }
+    NEEDS_GPU(0);
+    const td_device device = TD_CUDA;
     double before = td_clock();
     story *cpu = watch(TD_CPU), *gpu = watch(device);
     double after = td_clock();
@@ -167,11 +165,8 @@ static table *profile(td_device device)
 
 static void test_the_cpus_table(void **state)
 {
-    (void)state;
-    td_device device;
-    if (td_device_parse("cuda:0", &device) != TD_OK) {
-        skip();
-    }
+    NEEDS_GPU(0);
+    const td_device device = TD_CUDA;
     table *cpu = profile(TD_CPU), *gpu = profile(device);
     assert_int_equal(gpu->totals.rows + 1, cpu->totals.rows);
     assert_int_equal(gpu->totals.steps, STEPS);
@@ -205,11 +200,8 @@ static void test_the_cpus_table(void **state)
 
 static void test_limits_are_measured(void **state)
 {
-    (void)state;
-    td_device device;
-    if (td_device_parse("cuda:0", &device) != TD_OK) {
-        skip();
-    }
+    NEEDS_GPU(0);
+    const td_device device = TD_CUDA;
     assert_int_equal(td_profile_start(&(td_profile_options){ .device = device }), TD_OK);
     td_profile_stop();
     td_profile_totals t = td_profile_result();

@@ -1,6 +1,7 @@
 /* Training on GPUs, real or emulated, beside the CPU: from the same start nearly the same losses;
  * with itself to the bit; checkpoints go from one to the other; two GPUs share a batch. */
 #include "tests/ddp_job.h"
+#include "tests/needs_gpu.h"
 #include "nn/extra/inspect.h"
 #include "tensor/extend.h"
 
@@ -22,12 +23,6 @@ typedef struct plan {
     bool pictures, adam;
     int devices; /* DataParallel over so many; 0: one, without it */
 } plan;
-
-static bool have(const char *name)
-{
-    td_device device;
-    return td_device_parse(name, &device) == TD_OK;
-}
 
 static td_module *new_net(bool pictures)
 {
@@ -110,10 +105,7 @@ static void expect_close(const double *a, const double *b, double bound)
 
 static void test_losses_are_the_cpus(void **state)
 {
-    (void)state;
-    if (!have("cuda:0")) {
-        skip();
-    }
+    NEEDS_GPU(0);
     for (int kind = 0; kind < 4; kind++) {
         double here[STEPS], there[STEPS], again[STEPS];
         plan p = { .device = TD_CPU, .pictures = kind / 2, .adam = kind % 2 };
@@ -158,7 +150,7 @@ static int train_in_f16(plan p, double losses[STEPS])
 static void test_f16_trains_as_f32(void **state)
 {
     (void)state;
-    if (!have("cuda:0") || td_precision_check(TD_CUDA, TD_PRECISION_FP16) != TD_OK) {
+    if (!have_gpu(0) || td_precision_check(TD_CUDA, TD_PRECISION_FP16) != TD_OK) {
         skip();
     }
     double here[STEPS], there[STEPS], again[STEPS];
@@ -174,10 +166,7 @@ static void test_f16_trains_as_f32(void **state)
 
 static void test_two_gpus_share_a_batch(void **state)
 {
-    (void)state;
-    if (!have("cuda:1")) {
-        skip();
-    }
+    NEEDS_GPU(1);
     double one[STEPS], two[STEPS], again[STEPS];
     plan p = { .device = TD_CPU, .pictures = true, .devices = 2 };
     train(p, one);
@@ -191,10 +180,7 @@ static void test_two_gpus_share_a_batch(void **state)
 /* The second half on the CPU, after the first on a GPU, and the other way round. */
 static void test_checkpoints_change_devices(void **state)
 {
-    (void)state;
-    if (!have("cuda:0")) {
-        skip();
-    }
+    NEEDS_GPU(0);
     char path[64];
     snprintf(path, sizeof path, "/tmp/tandem-cuda-%d.safetensors", (int)getpid());
     double whole[STEPS], parts[STEPS];
@@ -239,20 +225,14 @@ static double averaged_loss(td_device device)
 
 static void test_averages_of_weights(void **state)
 {
-    (void)state;
-    if (!have("cuda:0")) {
-        skip();
-    }
+    NEEDS_GPU(0);
     double here = averaged_loss(TD_CPU), there = averaged_loss(TD_CUDA);
     assert_true(there > 0.9999 * here && there < 1.0001 * here);
 }
 
 static void test_steps_repeat_their_addresses(void **state)
 {
-    (void)state;
-    if (!have("cuda:0")) {
-        skip();
-    }
+    NEEDS_GPU(0);
     ddp_job j = open_job((plan){ .device = TD_CUDA, .pictures = true });
     td_memory_stats first = { 0 }, now;
     for (int i = 0; i < 6; i++) {
