@@ -232,6 +232,24 @@ static void test_a_restart_forgets(void **state)
     close_job(&j);
 }
 
+/* The coordinator's process was stopped, so it has heard nothing, also of its own node. */
+static void test_a_coordinator_that_stood_still(void **state)
+{
+    (void)state;
+    job j = open_job(NODES, 0, 1000);
+    td_sleep(TD_LOST + 0.2);
+    td_coordinator_look(j.coordinator);
+    for (int i = 0; i < NODES; i++) {
+        assert_int_equal(td_link_send(&j.agents[i], "beat"), TD_OK);
+    }
+    td_coordinator_look(j.coordinator);
+    for (int i = 0; i < NODES; i++) {
+        assert_int_equal(td_link_send(&j.agents[i], "done 0"), TD_OK);
+    }
+    expect(&j, 0, "end 0");
+    close_job(&j);
+}
+
 /* The others wait for a lost node in vain, so that they are stopped sooner. A message that makes no
  * sense is not heard. */
 static void test_a_lost_node(void **state)
@@ -285,6 +303,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_skewed_clocks, temp_folder_setup,
                                         temp_folder_teardown),
         cmocka_unit_test_setup_teardown(test_a_restart_forgets, temp_folder_setup,
+                                        temp_folder_teardown),
+        cmocka_unit_test_setup_teardown(test_a_coordinator_that_stood_still, temp_folder_setup,
                                         temp_folder_teardown),
         cmocka_unit_test_setup_teardown(test_a_lost_node, temp_folder_setup, temp_folder_teardown),
         cmocka_unit_test_setup_teardown(test_a_node_leaves_an_elastic_job, temp_folder_setup,

@@ -55,6 +55,15 @@ static void end(served s)
     assert_int_equal(waitpid(s.pid, NULL, 0), s.pid);
 }
 
+/* Until all threads of the process have stopped. */
+static void stop(pid_t pid)
+{
+    int status;
+    assert_int_equal(kill(pid, SIGSTOP), 0);
+    assert_int_equal(waitpid(pid, &status, WUNTRACED), pid);
+    assert_true(WIFSTOPPED(status));
+}
+
 static void *wait_for_key(void *store)
 {
     char *text = NULL;
@@ -80,7 +89,7 @@ static void a_second_connection_waits_as_long(void **state)
     assert_int_equal(td_store_set_text(s.store, "k", "1"), TD_OK);
     assert_int_equal(pthread_create(&waiter, NULL, wait_for_key, s.store), 0);
     td_sleep(0.2); /* now it has the connection */
-    assert_int_equal(kill(s.pid, SIGSTOP), 0);
+    stop(s.pid);
     assert_int_equal(pthread_create(&waker, NULL, go_on, &s.pid), 0);
     char *text;
     assert_int_equal(td_store_get_text(s.store, "k", 0.5, &text), TD_E_TIMEOUT);
@@ -111,13 +120,43 @@ static void watching_at_a_stopped_store(void **state)
     assert_int_equal(td_watched_store_open(s.store, &met, NULL, RANKS, &watched), TD_OK);
     assert_int_equal(td_store_get_text(watched, "never", 0.3, &text), TD_E_TIMEOUT);
     assert_error_says("nobody set it", NULL);
-    assert_int_equal(kill(s.pid, SIGSTOP), 0);
+    stop(s.pid);
     double begin = td_clock();
     assert_int_equal(td_store_get_text(watched, "never", 2, &text), TD_E_TIMEOUT);
     assert_error_says("has not answered for 1 s", NULL);
     assert_true(td_clock() - begin < 5);
     td_store_close(watched);
     end(s);
+}
+
+/* ---- a process that is stopped, with its server and its client ---- */
+
+static void *answer_soon(void *fd)
+{
+    td_sleep(0.3); /* the process is stopped and goes on */
+    td_sleep(0.1);
+    (void)!write(*(int *)fd, "x", 1);
+    return NULL;
+}
+
+static void a_pause_is_no_time_out(void **state)
+{
+    (void)state;
+    int status;
+    pid_t pid = fork();
+    if (pid == 0) {
+        int ends[2];
+        pthread_t thread;
+        bool begun = socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0 &&
+                     pthread_create(&thread, NULL, answer_soon, &ends[1]) == 0;
+        _exit(begun && td_socket_await(ends[0], td_clock() + 0.5) == TD_OK ? 0 : 1);
+    }
+    td_sleep(0.1);
+    stop(pid);
+    td_sleep(2);
+    assert_int_equal(kill(pid, SIGCONT), 0);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
 }
 
 /* ---- rank 0, which has the server, is stopped while others wait for the last rank ---- */
@@ -153,7 +192,7 @@ static void the_time_out_holds_if_rank_0_is_stopped(void **state)
         assert_int_equal(td_store_add(store, "0/init0/arrived", 0, &arrived), TD_OK);
     }
     td_store_close(store);
-    assert_int_equal(kill(first, SIGSTOP), 0);
+    stop(first);
     assert_int_equal(waitpid(second, &status, 0), second);
     assert_int_equal(kill(first, SIGKILL), 0);
     assert_int_equal(waitpid(first, NULL, 0), first);
@@ -286,6 +325,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_second_connection_waits_as_long),
         cmocka_unit_test(watching_at_a_stopped_store),
+        cmocka_unit_test(a_pause_is_no_time_out),
         cmocka_unit_test(the_time_out_holds_if_rank_0_is_stopped),
         cmocka_unit_test(an_address_that_answers_nothing),
         cmocka_unit_test(answers_that_cannot_be),

@@ -12,7 +12,8 @@ typedef enum td_coordinator_phase { GATHERING, RUNNING, STOPPING, ENDED } td_coo
 typedef struct td_coordinator_node {
     td_link link;
     bool joined, alive, in_round, done, stopped;
-    bool lost; /* given up; the node does not know, because only its network may have failed */
+    bool silent; /* too long, when last looked at */
+    bool lost;   /* given up; the node does not know, because only its network may have failed */
     char host[128];
     long pid;
     int wanted_rank, workers;

@@ -189,7 +189,10 @@ void td_coordinator_look_at(td_coordinator *c, td_coordinator_node *n)
         }
         free(text);
     }
-    if (n->alive && td_clock() > n->last_heard + TD_LOST) {
+    /* If this process stood still, what others have sent meanwhile comes with the next look. */
+    bool was_silent = n->silent;
+    n->silent = td_clock() > n->last_heard + TD_LOST;
+    if (n->alive && was_silent && n->silent) {
         td_coordinator_lose(c, n, "was lost: no sign of life for 5 s", true);
     }
     if (n->alive && n->asked > 0 && c->phase != ENDED) {
