@@ -5,8 +5,8 @@
  * The next chunk goes into the other area of each rank, so each chunk needs one barrier only. Data
  * in registered memory needs no staging: the other ranks read it where it lies, in one piece.
  *
- * A large all-reduce cuts the array into one slice per rank. Each rank reduces its slice in rank
- * order and gives the result to all ranks. */
+ * A large all-reduce is a reduce-scatter, after which each rank has the sums of its slice of the
+ * array, and an all-gather of the slices. */
 #include "dist/engines/shm/shm.h"
 
 #include "dist/engines/reduce_math.h"
@@ -18,10 +18,10 @@ typedef struct job {
     td_shm *shm;
     const td_collective *c;
     const td_kind *kind;
-    size_t size;                   /* bytes of an element */
-    int64_t capacity;              /* elements of a piece that fit into an area at once */
-    bool direct;                   /* all data is in registered memory */
-    char *given[TD_SHM_MAX_RANKS]; /* direct: every rank's data */
+    size_t size;      /* bytes of an element */
+    int64_t capacity; /* elements of a piece that fit into an area at once */
+    bool direct;      /* all data is in registered memory */
+    char **given;     /* direct: every rank's data */
 } job;
 
 static bool gives(const job *j, int r)
@@ -32,6 +32,13 @@ static bool gives(const job *j, int r)
 static bool takes(const job *j)
 {
     return td_pieces_taken(j->c, j->shm->rank, j->shm->size) > 0;
+}
+
+static job job_of(td_shm *shm, const td_collective *c)
+{
+    job j = { .shm = shm, .c = c, .kind = td_kind_of(c->kind), .size = td_dtype_size(c->dtype) };
+    j.capacity = TD_SHM_AREA_BYTES / (int64_t)j.size / (j.kind->gives_all ? shm->size : 1);
+    return j;
 }
 
 /* The data from rank r for this rank. from: the element at which the current chunk begins. */
@@ -109,15 +116,16 @@ static void get(const job *j, int64_t from, int64_t k)
 }
 
 /* Chunk after chunk. All ranks have entered the same collective. */
-static td_status exchange(const job *j)
+static td_status exchange(td_shm *shm, const td_collective *c)
 {
-    for (int64_t from = 0; from < j->c->count; from += j->capacity) {
-        int64_t left = j->c->count - from;
-        int64_t k = left < j->capacity ? left : j->capacity;
-        put(j, from, k);
-        TD_TRY(td_shm_step(j->shm, j->c));
-        get(j, from, k);
-        j->shm->parity ^= 1;
+    const job j = job_of(shm, c);
+    for (int64_t from = 0; from < c->count; from += j.capacity) {
+        int64_t left = c->count - from;
+        int64_t k = left < j.capacity ? left : j.capacity;
+        put(&j, from, k);
+        TD_TRY(td_shm_step(shm, c));
+        get(&j, from, k);
+        shm->parity ^= 1;
     }
     return TD_OK;
 }
@@ -132,126 +140,74 @@ static td_status exchange_at_once(const job *j)
     return TD_OK;
 }
 
-/* ---- all-reduce by slices ---- */
+/* ---- large all-reduces ---- */
 
-/* Rank r's slice of an array, or of a chunk, with k elements. */
-static void slice_of(const job *j, int64_t k, int r, int64_t *begin, int64_t *count)
+/* Slices are whole cache lines, so that no line is written by two ranks. */
+static int64_t line_elements(const td_collective *c)
 {
-    /* Slices begin on cache lines, so that no line is written by two ranks. */
-    int64_t line = 64 / (int64_t)j->size;
-    int64_t part = (k + j->shm->size - 1) / j->shm->size;
-    part = (part + line - 1) / line * line;
-    int64_t first = r * part < k ? r * part : k;
-    *begin = first;
-    *count = k - first < part ? k - first : part;
+    return 64 / (int64_t)td_dtype_size(c->dtype);
 }
 
-/* Registered memory: reads all ranks' arrays and writes the result into them. */
+/* Registered memory: reads this rank's slice of all ranks' arrays and writes the result into them.
+ */
 static td_status reduce_direct(const job *j)
 {
     const td_collective *c = j->c;
-    int64_t begin, count;
-    slice_of(j, c->count, j->shm->rank, &begin, &count);
+    const int size = j->shm->size;
+    const int64_t line = line_elements(c), lines = (c->count + line - 1) / line;
+    const int64_t slice = (lines + size - 1) / size * line, begin = j->shm->rank * slice;
+    const int64_t left = c->count > begin ? c->count - begin : 0,
+                  count = left < slice ? left : slice;
     const void *in[TD_SHM_MAX_RANKS];
     void *out[TD_SHM_MAX_RANKS];
-    for (int r = 0; r < j->shm->size; r++) {
-        out[r] = j->given[r] + (size_t)begin * j->size;
+    for (int r = 0; r < size; r++) {
+        out[r] = j->given[r] + (size_t)(count > 0 ? begin : 0) * j->size;
         in[r] = out[r];
     }
     bool all = c->kind == TD_COLLECTIVE_ALL_REDUCE;
-    td_reduce_arrays(all ? out : &out[c->peer], all ? j->shm->size : 1, in, j->shm->size, count,
-                     c->dtype, c->op);
-    int written = all ? j->shm->size - 1 : c->peer != j->shm->rank;
-    count_moved(j, (j->shm->size - 1 + written) * count);
+    td_reduce_arrays(all ? out : &out[c->peer], all ? size : 1, in, size, count, c->dtype, c->op);
+    int written = all ? size - 1 : c->peer != j->shm->rank;
+    count_moved(j, (size - 1 + written) * count);
     return td_shm_step(j->shm, c);
 }
 
-/* A slice's place in an area does not depend on the chunk's size. */
-static int64_t place_elements(const job *j)
+/* A part of a collective: from element `from` on of its arrays. */
+static td_collective part_of(const td_collective *c, int64_t from, int64_t count)
 {
-    int64_t line = 64 / (int64_t)j->size;
-    return TD_SHM_AREA_BYTES / (int64_t)j->size / j->shm->size / line * line;
+    td_collective part = *c;
+    part.in = (const char *)c->in + (size_t)from * td_dtype_size(c->dtype);
+    part.out = (char *)c->out + (size_t)from * td_dtype_size(c->dtype);
+    part.count = count;
+    return part;
 }
 
-/* Where rank `in`'s area holds the slice of rank r. */
-static char *place_of(const job *j, int parity, int in, int r)
+/* An all-reduce of what fits into an area. What does not make whole lines for all ranks, at the end
+ * of an array, each rank reduces. */
+static td_status reduce_chunk(td_shm *shm, const td_collective *c)
 {
-    return td_shm_area(j->shm, parity, in) + (size_t)(r * place_elements(j)) * j->size;
+    const int64_t line = line_elements(c), slice = c->count / shm->size / line * line;
+    const td_collective own = part_of(c, shm->rank * slice, slice);
+    td_collective scatter = own, gather = own;
+    scatter.kind = TD_COLLECTIVE_REDUCE_SCATTER;
+    scatter.in = c->in;
+    gather.kind = TD_COLLECTIVE_ALL_GATHER;
+    gather.in = own.out;
+    gather.out = c->out;
+    const td_collective rest = part_of(c, slice * shm->size, c->count - slice * shm->size);
+    TD_TRY(exchange(shm, &scatter));
+    TD_TRY(exchange(shm, &gather));
+    return exchange(shm, &rest);
 }
 
-/* Puts the other ranks' slices of a chunk into this rank's area. Its own slice needs no copy. */
-static void put_slices(const job *j, int parity, int64_t from, int64_t k)
+/* Through the staging areas: both halves of a chunk's all-reduce while it is in the caches. */
+static td_status reduce_staged(td_shm *shm, const td_collective *c)
 {
-    for (int r = 0; r < j->shm->size; r++) {
-        int64_t begin, count;
-        slice_of(j, k, r, &begin, &count);
-        if (r != j->shm->rank) {
-            memcpy(place_of(j, parity, j->shm->rank, r),
-                   (const char *)j->c->in + (size_t)(from + begin) * j->size,
-                   (size_t)count * j->size);
-        }
-    }
-}
-
-/* Reduces this rank's slice into `out` and into its place in this rank's area. */
-static void reduce_slice(const job *j, int parity, int64_t from, int64_t k, bool wanted)
-{
-    const td_shm *shm = j->shm;
-    int64_t begin, count;
-    slice_of(j, k, shm->rank, &begin, &count);
-    const void *in[TD_SHM_MAX_RANKS];
-    for (int r = 0; r < shm->size; r++) {
-        in[r] = r == shm->rank ? (const char *)j->c->in + (size_t)(from + begin) * j->size
-                               : place_of(j, parity, r, shm->rank);
-    }
-    void *out[2] = { place_of(j, parity, shm->rank, shm->rank),
-                     (char *)j->c->out + (size_t)(from + begin) * j->size };
-    td_reduce_arrays(out, wanted ? 2 : 1, in, shm->size, count, j->c->dtype, j->c->op);
-    count_moved(j, (shm->size - 1) * count);
-}
-
-/* Gets the other ranks' results from their areas. */
-static void get_slices(const job *j, int parity, int64_t from, int64_t k)
-{
-    for (int r = 0; r < j->shm->size; r++) {
-        int64_t begin, count;
-        slice_of(j, k, r, &begin, &count);
-        if (r != j->shm->rank) {
-            memcpy((char *)j->c->out + (size_t)(from + begin) * j->size, place_of(j, parity, r, r),
-                   (size_t)count * j->size);
-            count_moved(j, count);
-        }
-    }
-}
-
-/* Through the staging areas. The next chunk is put before the barrier that follows this chunk's
- * reduction, so each chunk needs one barrier only. Nothing is overwritten too early: the other
- * ranks' slices in an area were reduced before the last barrier, and a rank writes its result after
- * one. */
-static td_status reduce_staged(const job *j)
-{
-    const td_collective *c = j->c;
-    td_shm *shm = j->shm;
-    const int64_t capacity = place_elements(j) * shm->size;
-    const bool wanted = takes(j);
-    int64_t k = c->count < capacity ? c->count : capacity;
-    put_slices(j, shm->parity, 0, k);
-    TD_TRY(td_shm_step(shm, c));
-    for (int64_t from = 0; from < c->count;) {
-        int64_t next = from + k;
-        int64_t left = c->count - next;
-        int64_t next_k = left < capacity ? left : capacity;
-        reduce_slice(j, shm->parity, from, k, wanted);
-        if (next_k > 0) {
-            put_slices(j, shm->parity ^ 1, next, next_k);
-        }
-        TD_TRY(td_shm_step(shm, c));
-        if (wanted) {
-            get_slices(j, shm->parity, from, k);
-        }
-        shm->parity ^= 1;
-        from = next;
-        k = next_k;
+    const int64_t lines = shm->size * line_elements(c);
+    const int64_t most = TD_SHM_AREA_BYTES / (int64_t)td_dtype_size(c->dtype) / lines * lines;
+    for (int64_t from = 0; from < c->count; from += most) {
+        int64_t left = c->count - from;
+        const td_collective chunk = part_of(c, from, left < most ? left : most);
+        TD_TRY(reduce_chunk(shm, &chunk));
     }
     return TD_OK;
 }
@@ -283,13 +239,14 @@ static td_status get_direct(const job *j)
 td_status td_shm_run(void *engine, const td_collective *c)
 {
     td_shm *shm = engine;
-    job j = { .shm = shm, .c = c, .kind = td_kind_of(c->kind), .size = td_dtype_size(c->dtype) };
+    char *given_data[TD_SHM_MAX_RANKS];
+    job j = job_of(shm, c);
+    j.given = given_data;
     if (c->kind == TD_COLLECTIVE_BARRIER || c->count == 0) {
         return td_shm_enter(shm, c, -1, 0);
     }
     const int given = td_pieces_given(c, shm->rank, shm->size);
     const bool sliced = j.kind->reduces && !j.kind->gives_all; /* all_reduce, reduce */
-    j.capacity = TD_SHM_AREA_BYTES / (int64_t)j.size / (j.kind->gives_all ? shm->size : 1);
     int64_t at_once = sliced ? TD_SHM_EAGER_BYTES / (int64_t)j.size : j.capacity;
     if (c->count <= at_once) {
         return exchange_at_once(&j);
@@ -302,8 +259,8 @@ td_status td_shm_run(void *engine, const td_collective *c)
         region >= 0 ? (uint64_t)((const char *)c->in - shm->regions[region].base[shm->rank]) : 0;
     TD_TRY(td_shm_enter(shm, c, region, place));
     j.direct = find_given(&j);
-    if (sliced) {
-        return j.direct ? reduce_direct(&j) : reduce_staged(&j);
+    if (j.direct) {
+        return sliced ? reduce_direct(&j) : get_direct(&j);
     }
-    return j.direct ? get_direct(&j) : exchange(&j);
+    return c->kind == TD_COLLECTIVE_ALL_REDUCE ? reduce_staged(shm, c) : exchange(shm, c);
 }

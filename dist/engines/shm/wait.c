@@ -205,7 +205,7 @@ static bool spin_until_all(td_shm *shm, size_t offset, uint64_t target)
 {
     enum { GLANCES = 32 }; /* between two looks at the clock */
     static const double SHORTEST = 8e-6, LONGEST = 50e-6;
-    double end = td_clock() + shm->spin;
+    double now, end = 0;
     int other = find_crowding(shm, offset, target);
     if (other >= 0) {
         shm->crowded += other < shm->rank;
@@ -225,7 +225,9 @@ static bool spin_until_all(td_shm *shm, size_t offset, uint64_t target)
             relax();
         }
         sched_yield(); /* a missing rank may need this core */
-    } while (td_clock() < end);
+        now = td_clock();
+        end = end == 0 ? now + shm->spin : end;
+    } while (now < end);
     shm->spin = shm->spin / 2 > SHORTEST ? shm->spin / 2 : SHORTEST;
     return false;
 }
