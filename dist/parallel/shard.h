@@ -29,8 +29,7 @@
 #include "nn/params.h"
 
 /* Slots of values: one for the unit that runs, and one for the unit that is gathered ahead. Slots
- * of gradients: one for the unit whose backward runs, and one for the unit that is averaged
- * meanwhile.
+ * of gradients: one for the unit whose backward runs, and one for the unit that is being averaged.
  */
 enum { TD_SLOTS = 2 };
 
