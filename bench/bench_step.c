@@ -3,7 +3,7 @@
  *
  *     bench_step [NAME=VALUE...]
  *
- * model=resnet18|resnet34|resnet50  stem=imagenet|cifar  classes=10  size=32  batch=256  threads=2
+ * model=NAME (td_model's)  stem=imagenet|cifar  classes=10  size=32  batch=256  threads=2
  * precision=fp32|bf16|bf16x3  winograd=0|1  dtype=f32|f64  ranks=1 (processes, each with
  * its share of the batch, averaging gradients) */
 #include "bench/job.h"

@@ -106,8 +106,6 @@ typedef struct work {
     bool overwrites;
     int64_t a_row[TD_REDUCE_TILE + 16], c_row[TD_REDUCE_TILE + 16];
     run_list runs;
-    const char *next_x, *next_dy; /* of the next block, what is still to be fetched; or NULL */
-    int64_t x_share, dy_share;    /* bytes */
     _Alignas(64) char packed[TD_REDUCE_ROWS * TD_GEMM_MAX_PANEL_BYTES];
 } work;
 
@@ -130,14 +128,6 @@ static void multiply(work *w, const tile *t, char *c, bool accumulate, int64_t b
         lanes.window = (int)(t->oc / problem->oc * problem->ic);
         problem->kernels->grouped_sums(&product, &lanes);
         return;
-    }
-    if (w->next_x) {
-        product.next[0] = w->next_x;
-        product.next[1] = w->next_dy;
-        product.next_bytes[0] = w->x_share;
-        product.next_bytes[1] = w->dy_share;
-        w->next_x += w->x_share;
-        w->next_dy += w->dy_share;
     }
     problem->kernels->block(&product);
 }
@@ -179,19 +169,6 @@ static row_block block_at(work *w, int64_t index, const tile *t)
         b.dy_row = p->problem->kernels->panel;
     }
     return b;
-}
-
-/* What of the next block every product should fetch. */
-static void plan_fetches(work *w, int64_t next, int64_t products)
-{
-    const td_reduce_plan *p = w->plan;
-    const td_conv_problem *problem = p->problem;
-    int64_t size = size_of(p), row = next * TD_REDUCE_ROWS;
-    w->next_x = (const char *)p->reduce->x + row * problem->x.image * size;
-    w->next_dy = (const char *)p->reduce->dy + row * problem->oc_all * size;
-    int64_t rows = td_min64(TD_REDUCE_ROWS, p->rows - row);
-    w->x_share = td_divide_up(rows * problem->x.image * size, products * 64) * 64;
-    w->dy_share = td_divide_up(rows * problem->oc_all * size, products * 64) * 64;
 }
 
 /* Groups, panels and tiles [first, end) of a task. */
@@ -242,10 +219,6 @@ static void span_task(void *ctx, int64_t task)
     }
     int64_t begin = piece * p->per_piece, end = td_min64(begin + p->per_piece, p->blocks);
     for (int64_t i = begin; i < end; i++) {
-        w.next_x = w.next_dy = NULL;
-        if (p->fetches && i + 1 < end) {
-            plan_fetches(&w, i + 1, (s.panel_end - s.panel) * (s.tile_end - s.tile));
-        }
         add_to_span(&w, &s, i, i == begin);
     }
 }

@@ -21,8 +21,7 @@ typedef struct td_reduce_plan {
     int64_t spans;                                /* tasks of a piece */
     int64_t rows, blocks;                         /* of dy */
     int64_t pieces, per_piece;                    /* blocks */
-    bool packs;   /* rows of dy are copied, as they are read often */
-    bool fetches; /* the next block's rows, from memory */
+    bool packs; /* rows of dy are copied, as they are read often */
     int64_t dw_size;
     char *partial; /* [piece][as dw], or NULL */
 } td_reduce_plan;

@@ -10,9 +10,8 @@ enum {
     PARTIAL_BYTES = 4 << 20,
     PARTIAL_SHARE = 8, /* or this share of x and dy */
     NEAR_BYTES =
-        16 << 20, /* of x and dy, which wait in a cache: better read than partial results */
-    FETCH_BYTES = 8 << 20, /* of x and dy, which do not wait in a cache */
-    PACK_ROWS = 140,       /* channels times taps that read a row of dy, for which it is copied */
+        16 << 20,    /* of x and dy, which wait in a cache: better read than partial results */
+    PACK_ROWS = 140, /* channels times taps that read a row of dy, for which it is copied */
 };
 
 static int64_t size_of(const td_reduce_plan *p)
@@ -87,9 +86,6 @@ static void cut(td_reduce_plan *p, int64_t bytes_read)
     int64_t read = td_divide_up(problem->ic, p->tiles) * p->span_tiles * taps_of(p);
     p->packs =
         problem->oc_all > problem->kernels->panel && problem->sharing == 0 && read > PACK_ROWS;
-    p->fetches = taps_of(p) == 1 && problem->w.stride == 1 && problem->h.stride == 1 &&
-                 problem->sharing == 0 && problem->groups == 1 && p->spans == 1 &&
-                 bytes_read >= FETCH_BYTES;
 }
 
 td_reduce_plan td_reduce_plan_make(const td_conv_reduce *reduce, td_conv_space *space)

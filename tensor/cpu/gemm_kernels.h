@@ -46,9 +46,6 @@ typedef struct td_gemm_block {
     bool past;
     const void *bias; /* n elements, or NULL; of bf16: in f32 */
     td_dtype dtype;   /* only of bf16: C may be TD_F32 or TD_BF16, rounded once */
-    /* What the next product will read, fetched from memory meanwhile; or NULL. */
-    const char *next[2];
-    int64_t next_bytes[2];
 } td_gemm_block;
 
 /* Products of several small groups side by side in one vector, where lane j of the result meets

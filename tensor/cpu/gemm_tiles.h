@@ -20,15 +20,4 @@ static inline int next_rows(int64_t left, int most)
     return left <= 6 ? (int)left : (int)(left + 1) / 2;
 }
 
-/* Fetches what belongs to a tile of what the next product reads. */
-static inline void fetch_share(const td_gemm_block *g, int64_t row, int64_t rows)
-{
-    for (int i = 0; i < 2; i++) {
-        int64_t end = g->next_bytes[i] * (row + rows) / g->m;
-        for (int64_t at = g->next_bytes[i] * row / g->m; at < end; at += 64) {
-            __builtin_prefetch(g->next[i] + at, 0, 2);
-        }
-    }
-}
-
 #endif
