@@ -12,7 +12,7 @@
 #include <stdarg.h>
 #include <unistd.h>
 
-enum { SAMPLES = 9 };
+enum { SAMPLES = 9, MOST_RANKS = 64 };
 
 /* The ranks print in turn. Nobody leaves a barrier before all have come to it. */
 static void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -36,8 +36,8 @@ static void say(const char *format, ...)
 
 static void say_values(const char *what, const td_tensor *t)
 {
-    double values[256] = { 0 };
-    char text[2048] = "";
+    double values[2 * MOST_RANKS] = { 0 }; /* at most two of each rank */
+    char text[32 * MOST_RANKS] = "";
     size_t used = 0;
     td_read(t, values, TD_F64);
     for (int i = 0; i < td_numel(t); i++) {
@@ -192,7 +192,7 @@ int main(int argc, char **argv)
     static const char usage[] = "[RANK WORLD_SIZE URL]     (or by tdrun)";
     const td_option options[] = {
         { "RANK", .number = &rank },
-        { "WORLD_SIZE", .number = &world_size, .least = 1 },
+        { "WORLD_SIZE", .number = &world_size, .least = 1, .most = MOST_RANKS },
         { "URL", .text = &url },
         { 0 },
     };
@@ -208,6 +208,9 @@ int main(int argc, char **argv)
     } else if (td_dist_is_launched()) {
         if (td_dist_init() != TD_OK) {
             td_die();
+        }
+        if (td_dist_world_size() > MOST_RANKS) { /* their values would not fit in a line */
+            td_refuse_options(usage, "start at most 64 ranks");
         }
         show_all("5. launched: the environment says who is who");
     } else if (td_spawn(spawned, NULL, 2) != TD_OK) {

@@ -1,4 +1,4 @@
-/* For tests: a training job that is done step by step as ever, or as a captured step
+/* For tests: a training job that is done eagerly, step by step, or as a captured step
  * (tensor/graph/captured.h), with batches, learning rates and, if wanted, masks that change from
  * step to step. */
 #ifndef TD_TESTS_CAPTURED_JOB_H
@@ -59,7 +59,7 @@ typedef struct captured_job {
 void captured_job_open(captured_job *job, captured_kind kind);
 void captured_job_close(captured_job *job);
 
-/* A step as ever, on a full or a smaller batch. values: loss, right answers. */
+/* An eager step, on a full or a smaller batch. values: loss, right answers. */
 void captured_job_step(captured_job *job, bool tail, double values[2]);
 
 /* For td_captured_options.step; two results. Steps of which the optimizer makes one differ. */

@@ -76,7 +76,7 @@ static void test_new_optimizer_after_skipped_steps(void **state)
 {
     (void)state;
     enum { FIRST, OTHER_OPTIM, OTHER_SCALER, NO_SCALER, LAST };
-    captured_job jobs[2]; /* as ever, and captured */
+    captured_job jobs[2]; /* eager, and captured */
     captured_kind kind = { .optim = CAPTURED_ADAM, .scaler = true, .ema = true };
     for (int k = 0; k < 2; k++) {
         captured_job *job = &jobs[k];

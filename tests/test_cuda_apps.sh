@@ -50,7 +50,7 @@ for log in f16-log f32-log; do # before the first update: later, rounding moves 
 done
 near 'fp16: the same loss in the first step' first-f16-log first-f32-log
 works 'fp16, captured' "${half[@]}" --save f16-graph --graph
-says 'steps are replayed' '^graph: 3 steps as ever, 1 recorded, 6 replayed$'
+says 'steps are replayed' '^graph: 3 eager steps, 1 recorded, 6 replayed$'
 same 'captured in fp16: the same bits' f16 f16-graph
 fails 'a run in fp16 that is too short for its loss scale' 1 \
     'nothing was learned: .*all 1 steps .*--epochs' \

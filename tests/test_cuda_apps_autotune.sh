@@ -16,7 +16,7 @@ TANDEM_EMULATED_FASTEST=2 works 'resumed where timing finds others' "$app" \
     --resume "$work/part" --epochs 5 --device cuda --save "$work/part"
 same 'the same bits as the uninterrupted run' "$work/tuned" "$work/part"
 works 'captured' "${tuned[@]}" --epochs 5 --save "$work/captured" --graph
-says 'it is replayed' '^graph: 3 steps as ever, 1 recorded, 1 replayed$'
+says 'it is replayed' '^graph: 3 eager steps, 1 recorded, 1 replayed$'
 same 'the same bits' "$work/tuned" "$work/captured"
 rank() { # rank N FASTEST SAVE: a shell command
     echo "env RANK=$1 LOCAL_RANK=$1 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port" \

@@ -1,6 +1,6 @@
 /* Captured steps on GPUs, real or emulated: what is recorded does not run, and runs when it is
- * launched; training in captured steps is training as ever, to the bit; what cannot be captured is
- * named, and done as ever. */
+ * launched; training in captured steps equals eager training, to the bit; what cannot be captured
+ * is named, and done eagerly. */
 #include "tensor/backend.h"
 #include "nn/extra/inspect.h"
 #include "tensor/extend.h"
@@ -68,7 +68,7 @@ static void test_a_recording_leaves_the_host_alone(void **state)
 
 /* ---- training ---- */
 
-/* The same steps as ever and captured, a smaller batch every so many; results are read late. */
+/* The same steps eagerly and captured, a smaller batch every so many; results are read late. */
 static td_captured_stats compare(captured_kind kind, int tail_every)
 {
     captured_job plain, job;
@@ -127,7 +127,7 @@ static void test_captured_is_eager(void **state)
     }
 }
 
-/* A smaller last batch is done as ever until it has been seen often enough, and then has a graph of
+/* A smaller last batch is done eagerly until it has been seen often enough, and then has a graph of
  * its own. */
 static void test_other_shapes(void **state)
 {
@@ -211,7 +211,7 @@ static void test_loss_scaling(void **state)
         int forms = kinds[k].accumulate > 0 ? kinds[k].accumulate : 1;
         assert_int_equal(figures.recorded, forms);
         assert_int_equal(figures.replayed, STEPS - 4 * forms);
-        figures = compare(kinds[k], 5); /* smaller batches are as ever in between */
+        figures = compare(kinds[k], 5); /* smaller batches are eager in between */
         assert_true(figures.replayed > 0);
     }
     td_set_math(before);

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# train_net's steps on an emulated GPU, captured and as ever: the same losses, both accuracies, and
+# train_net's steps on an emulated GPU, captured and eager: the same losses, both accuracies, and
 # weights (make EMULATE=1 test).
 . "$(dirname "$0")/tap.sh"
 if [[ ${BUILD:-build/cc} != *-emulated* ]]; then
@@ -25,8 +25,8 @@ what_it_says() { # without the seconds
 works 'train_net' "$apps/train_net" --cfg base.yaml OUT_DIR plain
 what_it_says >said
 works 'captured' "$apps/train_net" --cfg base.yaml OUT_DIR graph TRAIN.GRAPH True
-says 'it says what it does' '^TRAIN.GRAPH: after three steps as ever they are recorded, and replayed by cuda:0'
-says 'steps are replayed' '^graph: 6 steps as ever, 2 recorded, 4 replayed$'
+says 'it says what it does' '^TRAIN.GRAPH: after three eager steps they are recorded, and replayed by cuda:0'
+says 'steps are replayed' '^graph: 6 eager steps, 2 recorded, 4 replayed$'
 what_it_says >said2
 test -s said
 tap $? 'there are lines'

@@ -101,6 +101,7 @@ fails 'a killed rank that ends after its survivor' 137 'rank 1 failed first: sig
         if [ $RANK = 1 ]; then until [ -e told ]; do sleep 0.01; done; sleep 0.2; kill -KILL $$; fi
         echo "rank 1 (pid $(cat pid.1)) has died" >"$TANDEM_ERROR_FILE"; touch told; exit 1' "$dir"
 fails 'no such program' 127 'cannot start ./nowhere: no such program' tdrun ./nowhere
+fails 'nor on PATH' 127 'cannot start nowhere: no such program on PATH \(in this folder: ./NAME\)' tdrun nowhere
 begin=$SECONDS
 fails 'workers that ignore SIGTERM' 7 'rank 1 failed' tdrun --nproc-per-node 2 --grace 0.5 \
     sh -c 'if [ $RANK = 1 ]; then sleep 0.3; exit 7; fi; trap "" TERM; sleep 60; sleep 60'

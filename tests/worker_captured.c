@@ -1,7 +1,7 @@
 /* A rank of captured DDP runs on a device, for tests/test_cuda_captured_ranks.sh and, on a GPU,
  * tests/gpu/nccl.sh:
  *
- *     worker_captured DEVICE equal     captured steps are steps as ever, to the bit
+ *     worker_captured DEVICE equal     captured steps equal eager steps, to the bit
  *     worker_captured DEVICE refuse    rank 1 reads its loss: no rank captures its steps
  *     worker_captured DEVICE die       rank 1 kills itself between replays; the others must be told
  *
@@ -41,7 +41,7 @@ static const char *name_of(const captured_kind *kind)
                                    : "vectors";
 }
 
-/* The same steps as ever and captured; whether all results and weights have the same bits. */
+/* The same steps eagerly and captured; whether all results and weights have the same bits. */
 static bool compare(captured_kind kind, bool reads, td_captured_stats *figures)
 {
     captured_job plain, job;
@@ -69,7 +69,7 @@ static bool compare(captured_kind kind, bool reads, td_captured_stats *figures)
     bool same = memcmp(here, there, sizeof here) == 0 &&
                 captured_job_hash(&plain) == captured_job_hash(&job);
     *figures = td_captured_now(captured);
-    printf("rank %d of %d: %s, %s: %" PRId64 " as ever, %" PRId64 " recorded, %" PRId64
+    printf("rank %d of %d: %s, %s: %" PRId64 " eager, %" PRId64 " recorded, %" PRId64
            " replayed%s%s\n",
            td_dist_rank(), td_dist_world_size(), name_of(&kind),
            same ? "the same bits" : "OTHER BITS", figures->eager, figures->recorded,

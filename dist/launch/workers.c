@@ -186,8 +186,10 @@ _Noreturn static void exec_worker(const td_workers *w, int local, int out, int e
     (void)dup2(err, STDERR_FILENO);
     set_environment(w, local);
     execvp(w->options->argv[0], w->options->argv);
+    bool on_path = strchr(w->options->argv[0], '/') == NULL;
     snprintf(why, sizeof(why), "cannot start %s: %s", w->options->argv[0],
-             errno == ENOENT   ? "no such program"
+             errno == ENOENT
+                 ? on_path ? "no such program on PATH (in this folder: ./NAME)" : "no such program"
              : errno == EACCES ? "not allowed to run it"
                                : "not a program");
     td_error_report_to(NULL); /* into the worker's file, whoever started this launcher */

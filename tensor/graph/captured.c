@@ -259,7 +259,7 @@ static td_status agree(td_captured *c, const form *f, readiness mine, readiness 
     *all = (readiness)least;
     if (mine >= RECORD && least == EAGER) {
         char reason[80];
-        snprintf(reason, sizeof reason, "rank %d does its step as ever", whose);
+        snprintf(reason, sizeof reason, "rank %d does its step eagerly", whose);
         explain(c, f, reason);
     }
     return TD_OK;
@@ -351,7 +351,7 @@ static td_status record_graph(td_captured *c, form *f)
     }
     return status != TD_OK
                ? td_fail_context(status, "recording the training step as a graph (without --graph "
-                                         "it runs as ever)")
+                                         "it runs eagerly)")
                : TD_OK;
 }
 

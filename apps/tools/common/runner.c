@@ -11,11 +11,11 @@ td_status runner_capture(runner *r, td_device device, td_loader *loader, const c
 {
     bool ranks = td_dist_is_initialized();
     if (word != NULL && device.type == TD_DEVICE_CPU) {
-        td_printf_rank0("%s: a CPU has no graphs: steps run as ever, and each is checked to take "
+        td_printf_rank0("%s: a CPU has no graphs: steps run eagerly, and each is checked to take "
                         "the memory of the one before\n",
                         word);
     } else if (word != NULL) {
-        td_printf_rank0("%s: after three steps as ever they are recorded, and replayed by %s%s\n",
+        td_printf_rank0("%s: after three eager steps they are recorded, and replayed by %s%s\n",
                         word, td_device_name(device), ranks ? ", if all ranks can" : "");
     }
     (void)td_loader_defer(loader); /* what the GPU cuts out, it cuts out in the step */
@@ -77,7 +77,7 @@ void runner_end(runner *r)
     }
     td_captured_stats stats = td_captured_now(r->captured);
     td_printf_rank0(
-        "graph: %" PRId64 " steps as ever, %" PRId64 " recorded, %" PRId64 " replayed%s%s\n",
+        "graph: %" PRId64 " eager steps, %" PRId64 " recorded, %" PRId64 " replayed%s%s\n",
         stats.eager, stats.recorded, stats.replayed, stats.why[0] != '\0' ? "; " : "", stats.why);
     td_captured_free(r->captured);
     r->captured = NULL;
