@@ -101,7 +101,7 @@ static bool depthwise(const td_conv2d_desc *d)
     return d->groups == d->ic && d->groups == d->oc && d->groups > 1;
 }
 
-/* Where every pixel of y meets one of x, its own, all of them are as pictures of one pixel. */
+/* With 1x1 taps, stride 1 and no padding, pixels count as images of one pixel. */
 static td_conv_problem without_space(const td_conv2d_desc *d)
 {
     td_conv_problem p = td_conv_problem_of(d);

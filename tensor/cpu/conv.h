@@ -5,13 +5,13 @@
  *                        x[n][ic][oh*stride_h - pad_h + kh*dil_h][ow*stride_w - pad_w + kw*dil_w]
  *                        * w[oc][ic][kh][kw]
  *
- * where x counts as zero outside the picture, and with groups each output channel sees only the
+ * where x counts as zero outside the image, and with groups each output channel sees only the
  * input channels of its group.
  *
  * Layouts, all dense. Activations are HWNC: element (n, c, h, w) at ((h*W + w)*N + n)*C + c.
  * Weights are HWIO: element (oc, ic, kh, kw) at ((kh*KW + kw)*(IC/groups) + ic)*OC + oc.
  *
- * In HWNC one pixel of all pictures is a matrix, N x C. So the convolution is, for every output
+ * In HWNC one pixel of all images is a matrix, N x C. So the convolution is, for every output
  * pixel, a sum of matrix products, one for each tap (kh, kw) whose pixel exists: nothing is ever
  * multiplied by padding, and all three passes are the same loop with the roles exchanged.
  *

@@ -1,22 +1,25 @@
 /*
- * Forward and backward-data: one way for all shapes (conv_classes.h).
+ * Forward and backward-data. docs/convolutions.md has the ideas; conv_classes.h says what taps, row
+ * blocks and classes are. A panel is as many channels of the result as a register tile is wide.
  *
- * A task is some rows of the result times some panels of its channels. Either the rows are a block
- * of one class: then its row block has all taps of the class, and the sums are built in registers.
- * Or, where classes are small, the rows are a strip of pixels that lie beside each other, and each
- * tap is a row block of its own, with those rows of the strip that meet it: then the weights are
- * read once for the whole strip. Which of the two costs less is counted beforehand
- * (conv_apply_plan.c).
+ * A task computes some rows of the result in some panels, in one of two ways; conv_apply_plan.c
+ * counts which one costs less:
+ *
+ *   class  The rows are a block of one class, so all of them meet the same taps. Each sum runs over
+ *          all taps, and is built in registers.
+ *   strip  Where classes have few rows: the rows are a strip of neighbouring pixels. Each tap is a
+ *          row block of its own, of those rows that meet it, and is added to the result. So a tap's
+ *          weights are read once for the whole strip.
  */
 #include "tensor/cpu/conv_apply.h"
 
 #include "tensor/cpu/bf16_kernels.h"
 
 enum {
-    TERMS = 64, /* of a product, three times as many if factors are split */
-    MAX_DEPTH = 1 << 30,
-    ONCE_ROWS = 12, /* of a block: its weights are packed as it goes */
-    PACK_COST = 8,  /* of a weight, in multiply-adds */
+    TERMS = 64,          /* pieces of a sum; a piece has three terms if factors are split */
+    MAX_DEPTH = 1 << 30, /* of sums that are not cut */
+    ONCE_ROWS = 12,      /* a block of so many rows packs its weights if nobody has */
+    PACK_COST = 8,       /* of packing a weight, in multiply-adds */
 };
 
 static int64_t size_of(const td_apply_plan *p)
@@ -26,7 +29,8 @@ static int64_t size_of(const td_apply_plan *p)
 
 /* ---- a row block ---- */
 
-/* Rows and taps: those that pixel (qh, qw) meets, from `kh` and `kw` to the ends. */
+/* Rows of the result, and the taps that all of them meet: of the taps [kh, kh_end) x [kw, kw_end)
+ * those that pixel (qh, qw), one of the rows, meets. a_row, c_row: td_gemm_block's tables. */
 typedef struct row_block {
     int64_t rows;
     int64_t qh, qw;
@@ -34,23 +38,24 @@ typedef struct row_block {
     int64_t a_row[TD_APPLY_ROWS], c_row[TD_APPLY_ROWS];
 } row_block;
 
-/* A piece of a tap: channels [first, first + count) of the source, which lies `apart` bytes from
- * that of the first tap. */
+/* A piece of a tap: channels [first, first + count) of the source. `apart`: bytes from the source
+ * of the row block's first tap to this tap's. */
 typedef struct piece {
     int kh, kw;
     int64_t apart, first, count;
 } piece;
 
-/* A sum that is being built: pieces that are short enough for one, of panels [panel, end). */
+/* A sum that is being built, in panels [panel, end): pieces are collected until they have `most`
+ * products, and then multiplied and added to the rows. */
 typedef struct sum {
     const td_apply_plan *plan;
     const row_block *block;
     int64_t panel, end;
     bool started; /* the rows hold something already */
-    bool packs;   /* as it goes */
-    bool joins;   /* taps beside each other, whose channels follow each other */
-    int count;
-    int64_t depth, most;
+    bool packs;   /* this sum packs the weights that it reads */
+    bool joins;   /* neighbouring taps become one piece, as they lie side by side in memory */
+    int count;    /* of pieces */
+    int64_t depth, most; /* products of the pieces, and at most */
     piece pieces[TERMS];
     td_gemm_term terms[TERMS * TD_BF16_TERMS];
     _Alignas(64) char packed[TD_APPLY_DEPTH * TD_GEMM_MAX_PANEL_BYTES];
@@ -87,8 +92,8 @@ static int find_terms(sum *s, const td_apply_place *at, int64_t b_row)
     return terms;
 }
 
-/* Panel after panel, so that the rows of the source stay in the cache. `all`: these are all pieces.
- */
+/* Multiplies the pieces, panel after panel, so that the rows of the source stay in the cache.
+ * `all`: no pieces follow. */
 static void add_up(sum *s, bool all)
 {
     const td_apply_plan *p = s->plan;
@@ -232,7 +237,7 @@ static void find_rows(const td_apply_plan *p, int64_t pixel, int64_t end, int kh
     }
 }
 
-/* A strip of pixels, tap by tap. */
+/* A strip of pixels: first the bias, or zeros, in all rows, and then tap by tap. */
 static void strip_task(const td_apply_plan *p, int64_t index, int64_t panel, int64_t end)
 {
     const td_conv_taps *h = &p->classes.h.taps, *w = &p->classes.w.taps;

@@ -6,8 +6,8 @@
 
 enum {
     TD_APPLY_ROWS = 132,  /* rows of a block at most: MANY_ROWS, rounded up to tiles */
-    TD_APPLY_DEPTH = 256, /* products in a partial sum: short sums are exact sums, and their weights
-                             stay near */
+    TD_APPLY_DEPTH = 256, /* products in a partial sum: short sums have small rounding errors, and
+                             their weights stay in a cache */
 };
 
 typedef struct td_apply_plan {
@@ -20,7 +20,7 @@ typedef struct td_apply_plan {
     bool by_taps;                       /* tasks are strips of pixels, tap by tap */
     int64_t strip_pixels;               /* of a strip */
     int64_t blocks;                     /* of the result's rows: strips, or those of classes */
-    int64_t groups;                     /* those that share a vector are one */
+    int64_t groups;                     /* groups that share a vector count as one */
     int64_t depth;                      /* products in a tap */
     int64_t source_channels;            /* of a group; from_channels are with their padding */
     int64_t from_channels, to_channels; /* of a group */

@@ -9,7 +9,7 @@ enum {
     SHORT_SUM = 128,       /* products: with so few a block has MANY_ROWS rows */
     MANY_ROWS = 126,       /* also of wide panels, whose weights take long to load */
     WHOLE_ROWS = 128,      /* where sums are not cut */
-    SPAN_BYTES = 5 << 19,  /* of weights that pass by for each block of rows */
+    SPAN_BYTES = 5 << 19,  /* of weights that a task reads */
     WIDE_PANEL = 32,       /* columns: one panel's part of a block then fills the L1 cache */
     WIDE_SPAN = 1 << 19,   /* bytes: SPAN_BYTES where panels are wide or sums are whole */
     WANTED_TASKS = 8,      /* at least, if there are enough rows */
@@ -18,8 +18,8 @@ enum {
     LINE = 64,
 };
 
-/* In rows: what the weights of a block cost, the least that a block's tile costs, and what it costs
- * to add a sum to what is there. */
+/* Costs, as numbers of rows: of reading a block's weights; of a block, at least; of adding a sum to
+ * the result. */
 static const double WEIGHTS_COST = 4, LEAST_COST = 4, ADD_COST = 8;
 
 static double cost_of(double rows)
@@ -27,7 +27,7 @@ static double cost_of(double rows)
     return (rows > LEAST_COST ? rows : LEAST_COST) + WEIGHTS_COST;
 }
 
-/* Of blocks that meet all taps of their class: in rows of a tap. */
+/* Of blocks of classes, in rows times taps. */
 static double cost_of_classes(const td_apply_plan *p)
 {
     double cost = 0;
@@ -40,7 +40,7 @@ static double cost_of_classes(const td_apply_plan *p)
     return cost;
 }
 
-/* Of strips of pixels, tap by tap. */
+/* Of strips of pixels, likewise. */
 static double cost_of_strips(const td_apply_plan *p, int64_t strips)
 {
     const td_conv_problem *problem = p->problem;

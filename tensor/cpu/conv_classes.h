@@ -1,14 +1,17 @@
 /*
  * How a convolution is cut into products.
  *
- * A plan is a list of row blocks. A row block is rows of the result (pixels of pictures) and taps
- * that all of them meet: for such rows the tap's pixel of the source lies equally far from that of
- * another tap. So a block is one product of matrices, whose rows are found in a table, and whose
- * inner dimension is the taps, times channels (tensor/cpu/gemm_tiles.inc).
+ * A tap is a position (kh, kw) of the filter. A pixel of the result meets a tap if the source pixel
+ * for this tap exists, that is, lies inside the image.
  *
- * The pixels of an axis are sorted into sets of those that meet the same taps; a set of rows times
- * one of columns is a class of pixels, and a class is cut into blocks. Nothing is ever multiplied
- * by padding, whatever stride and dilation are; and where pixels lie does not matter.
+ * A plan is a list of row blocks. A row block is some rows of the result (a row is a pixel of an
+ * image) and the taps that all of them meet. The distance in memory between the sources of two taps
+ * is the same for all these rows. So a row block is one product of matrices: a table says where its
+ * rows lie, and its inner dimension is taps times channels (tensor/cpu/gemm_tiles.inc).
+ *
+ * The pixels of an axis are sorted into sets; the pixels of a set meet the same taps. A set of rows
+ * times a set of columns is a class of pixels, and a class is cut into row blocks. So nothing is
+ * ever multiplied by padding, whatever stride and dilation are.
  */
 #ifndef TD_TENSOR_CPU_CONV_CLASSES_H
 #define TD_TENSOR_CPU_CONV_CLASSES_H
@@ -33,12 +36,12 @@ typedef struct td_conv_sets {
 
 td_conv_sets td_conv_sets_make(const td_conv_axis *axis, bool backward, td_conv_space *space);
 
-/* A set of rows of pixels, a set of columns, all pictures: rows [0, rows), of which the pictures of
- * a pixel follow each other. */
+/* A set of rows of pixels times a set of columns, in all images. Its matrix has rows [0, rows); the
+ * images of a pixel follow each other. */
 typedef struct td_conv_class {
     const td_conv_set *h, *w;
     int64_t rows;
-    int64_t each, done, at; /* while it is cut: rows of a block, those before the next, its pixel */
+    int64_t each, done, at; /* for the cutting: rows of a block, rows cut, the next block's pixel */
 } td_conv_class;
 
 /* Rows [first, first + rows) of a class. */
@@ -49,7 +52,7 @@ typedef struct td_conv_block {
 
 typedef struct td_conv_classes {
     td_conv_sets h, w;
-    int64_t n; /* pictures */
+    int64_t n; /* images */
     td_conv_class *list;
     int64_t count;
     td_conv_class **queue;     /* while they are cut */
@@ -62,13 +65,13 @@ typedef struct td_conv_classes {
 /* Takes the memory, and fills it unless the space only measures. */
 void td_conv_classes_make(td_conv_classes *all, const td_conv_problem *problem, bool backward,
                           td_conv_space *space);
-/* Takes that of the blocks, and cuts the classes into them. */
+/* The first takes memory for the blocks, the second cuts the classes into blocks. */
 void td_conv_classes_take(td_conv_classes *all, int64_t block_rows, int64_t unit,
                           td_conv_space *space);
 void td_conv_classes_cut(td_conv_classes *all);
 
-/* Where rows [first, first + count) of a class are: a_row[i] is row i's pixel of the source at the
- * first tap, c_row[i] its own; in bytes if the strides are. */
+/* Where rows [first, first + count) of a class lie: a_row[i] is row i's source at the first tap,
+ * and c_row[i] is row i itself; in bytes if the strides are. */
 void td_conv_class_rows(const td_conv_classes *all, const td_conv_class *c, int64_t first,
                         int64_t count, const td_conv_strides *from, const td_conv_strides *to,
                         int64_t *a_row, int64_t *c_row);

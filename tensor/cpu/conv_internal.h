@@ -1,4 +1,4 @@
-/* What the passes of the convolution share: how taps connect pixels, and how pictures lie. */
+/* What the passes of the convolution share: how taps connect pixels, and how images lie. */
 #ifndef TD_TENSOR_CPU_CONV_INTERNAL_H
 #define TD_TENSOR_CPU_CONV_INTERNAL_H
 
@@ -17,7 +17,7 @@ typedef struct td_conv_axis {
 int64_t td_conv_tap_meets(const td_conv_axis *axis, int tap);
 int64_t td_conv_meetings(const td_conv_axis *axis);
 
-/* Element (n, c, h, w) of a picture lies at h*row + w*column + n*image + c. */
+/* Element (n, c, h, w) of the images lies at h*row + w*column + n*image + c. */
 typedef struct td_conv_strides {
     int64_t row, column, image;
 } td_conv_strides;
@@ -25,16 +25,15 @@ typedef struct td_conv_strides {
 /* A convolution as the passes see it. */
 typedef struct td_conv_problem {
     td_dtype dtype;
-    const td_gemm_kernels *kernels; /* of bf16: also of f32 that is split */
+    const td_gemm_kernels *kernels; /* of dtype; of bf16 also for f32 that is split */
     int64_t n, groups;
     int64_t ic, oc; /* of one group */
     int64_t oc_all;
-    int64_t sharing; /* groups that share a vector and stay apart, or 0 */
+    int64_t sharing; /* groups that are computed side by side in one vector (conv_groups.c), or 0 */
     td_conv_axis h, w;
     td_conv_strides x, y;
 } td_conv_problem;
 
-/* As the description says. */
 td_conv_problem td_conv_problem_of(const td_conv2d_desc *desc);
 
 /* Workspace given out from its start, in whole cache lines. With base NULL it only measures. */
@@ -70,7 +69,7 @@ typedef struct td_conv_taps {
 td_conv_taps td_conv_taps_make(const td_conv_axis *axis, bool backward, td_conv_space *space);
 
 /*
- * The pass that builds pictures: forward (source x, result y) and backward-data (source dy, result
+ * The pass that builds images: forward (source x, result y) and backward-data (source dy, result
  * dx). Both are, for every pixel of the result, a sum over taps of source pixel times weights.
  */
 typedef struct td_conv_apply {
@@ -81,10 +80,10 @@ typedef struct td_conv_apply {
     const void *bias; /* forward only, or NULL */
     void *result;
     bool accumulate;
-    const struct td_conv_mixed *mixed; /* with kernels of bf16: what else there is to say */
+    const struct td_conv_mixed *mixed; /* with kernels of bf16; otherwise NULL */
 } td_conv_apply;
 
-/* The source is bf16, perhaps a copy with padded channels; the strides of the problem are its. */
+/* The source is bf16, perhaps a copy with padded channels; the problem's strides are the copy's. */
 typedef struct td_conv_mixed {
     int64_t depth; /* channels of a group of the source with their padding */
     int64_t low;   /* elements to the source's low parts, if it is split; otherwise 0 */
@@ -98,7 +97,7 @@ td_turns td_conv_turns(const td_conv_problem *problem, const td_conv_taps *h, co
 int64_t td_conv_apply_workspace(const td_conv_apply *apply);
 void td_conv_apply_run(td_pool *pool, const td_conv_apply *apply, void *workspace);
 
-/* The pass that builds weights: dw = x^T dy for every tap, summed over pixels and pictures. */
+/* The pass that builds weights: dw = x^T dy for every tap, summed over pixels and images. */
 typedef struct td_conv_reduce {
     const td_conv_problem *problem;
     const void *x;
@@ -107,13 +106,12 @@ typedef struct td_conv_reduce {
     bool accumulate;
 } td_conv_reduce;
 
-/* The end of that pass. dw = (accumulate ? dw : 0) + the pieces in order, unless partial is NULL;
- * and unless `accumulate`, taps that meet nothing become zeros. Those of the pieces are no numbers.
- */
+/* The end of that pass. dw = (accumulate ? dw : 0) + the pieces in order, unless partial is NULL.
+ * Taps that meet nothing are undefined in the pieces; in dw they become 0 unless `accumulate`. */
 typedef struct td_conv_combine {
     td_dtype dtype;
     const td_conv_taps *h, *w;
-    int64_t tap_size; /* numbers of dw */
+    int64_t tap_size; /* elements of dw at one tap */
     void *dw;
     const void *partial; /* [piece][as dw] */
     int64_t pieces;

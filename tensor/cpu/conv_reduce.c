@@ -1,20 +1,21 @@
 /*
- * Backward-weights: one way for all shapes.
+ * Backward-weights. docs/convolutions.md has the ideas.
  *
- * For every tap, dw (ic x oc) is x^T (ic x rows) times dy (rows x oc), where rows are the pictures
- * of all pixels that meet the tap. dy is one matrix of all rows, which is cut into blocks; of a
- * block the rows that meet a tap are runs of x beside runs of dy: the terms of one product.
+ * For every tap, dw (ic x oc) is x^T (ic x rows) times dy (rows x oc). A row is a pixel of an
+ * image; the product takes the rows of dy that meet the tap, and the rows of x that they meet. dy
+ * is cut into blocks of rows. In a block, the rows that meet a tap are a few runs, in which x and
+ * dy both go on in equal steps: each run is a term of one product.
  *
- * A task is a span of the result, which stays in the second-level cache, times a piece of the
- * blocks of rows, which it goes through once. Pieces depend on the shapes only; their partial
- * results are added in order afterwards.
+ * A task computes a span of dw, which stays in the second-level cache, from a piece of the blocks,
+ * which it reads once. The cut into pieces depends on the shapes only. If there are several pieces,
+ * each has a partial result, and the partial results are added in order afterwards.
  */
 #include "tensor/cpu/conv_reduce.h"
 
 #include <string.h>
 
 enum {
-    COMBINE = 16384, /* numbers of dw in a task of adding up or clearing */
+    COMBINE = 16384, /* elements of dw in a task of combine_task */
 };
 
 static int64_t size_of(const td_reduce_plan *p)
@@ -24,14 +25,14 @@ static int64_t size_of(const td_reduce_plan *p)
 
 /* ---- rows ---- */
 
-/* Rows of x beside rows of dy, as terms of a product: runs that go on in equal steps. */
+/* Runs of rows of x and of dy, as terms of a product. */
 typedef struct run_list {
     td_gemm_term terms[TD_REDUCE_ROWS];
     int count;
     int64_t x_step, dy_step; /* bytes */
 } run_list;
 
-/* Adds k rows, to the last run if that ends here. */
+/* Adds k rows: to the last run, if they continue it. */
 static void add_run(run_list *runs, const char *x, const char *dy, int64_t k)
 {
     td_gemm_term *last = runs->count > 0 ? &runs->terms[runs->count - 1] : NULL;
@@ -43,14 +44,14 @@ static void add_run(run_list *runs, const char *x, const char *dy, int64_t k)
     }
 }
 
-/* Rows of dy from `row` on. `dy`: where the block's first row is, and how far apart they are. */
+/* Rows [row, end) of dy. The first one lies at `dy`, and rows are dy_row elements apart. */
 typedef struct row_block {
     int64_t row, end;
     const char *dy;
     int64_t dy_row;
 } row_block;
 
-/* The rows of a block that meet a tap. */
+/* Finds the runs of a block's rows that meet a tap. x_channel: the first channel of x. */
 static void find_runs(const td_reduce_plan *p, const row_block *b, int64_t x_channel, int kh,
                       int kw, run_list *runs)
 {
@@ -81,9 +82,10 @@ static void find_runs(const td_reduce_plan *p, const row_block *b, int64_t x_cha
 
 /* ---- a task ---- */
 
-/* A tile of the result: input channels [channel, channel + ic) of a group and a panel. */
+/* A tile of dw: input channels [channel, channel + ic) of a group, and the output channels of a
+ * panel. */
 typedef struct tile {
-    int64_t x_channel, y_channel; /* of all groups */
+    int64_t x_channel, y_channel; /* its first channels, counted through all groups */
     int64_t ic, oc, channel;
 } tile;
 
@@ -140,7 +142,7 @@ static void add_block(work *w, const tile *t, const row_block *rows, bool first)
     for (int kh = 0; kh < p->h.kernel; kh++) {
         for (int kw = 0; kw < p->w.kernel; kw++) {
             if (p->h.rank[kh] < 0 || p->w.rank[kw] < 0) {
-                continue; /* others clear it */
+                continue; /* combine_task clears it */
             }
             int64_t tap = (int64_t)kh * p->w.kernel + kw;
             char *c = w->dw + (tap * p->problem->ic + t->channel) * row + t->y_channel * size;
@@ -155,7 +157,7 @@ static void add_block(work *w, const tile *t, const row_block *rows, bool first)
     }
 }
 
-/* The rows of a block, in a panel; copied, where they are read often. */
+/* A block of dy, in the columns of a tile's panel; packed if its rows are read often. */
 static row_block block_at(work *w, int64_t index, const tile *t)
 {
     const td_reduce_plan *p = w->plan;
@@ -240,7 +242,8 @@ static void clear(char *to, int64_t bytes)
     }
 }
 
-/* Some numbers of dw. */
+/* Adds the partial results of some elements of a tap's dw; or clears them if the tap meets nothing.
+ */
 static void combine_task(void *ctx, int64_t task)
 {
     const td_conv_combine *c = ctx;
@@ -301,7 +304,7 @@ void td_conv_reduce_run(td_pool *pool, const td_conv_reduce *reduce, void *works
     if (p.blocks > 0) {
         td_pool_run(pool, p.spans * p.pieces, span_task, &p);
     }
-    for (int kh = 0; p.rows == 0 && kh < p.h.kernel; kh++) { /* without pictures no tap meets any */
+    for (int kh = 0; p.rows == 0 && kh < p.h.kernel; kh++) { /* without images no tap meets any */
         p.h.rank[kh] = -1;
         p.h.alive = 0;
     }

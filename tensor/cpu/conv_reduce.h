@@ -13,14 +13,14 @@ typedef struct td_reduce_plan {
     const td_conv_reduce *reduce;
     const td_conv_problem *problem;
     td_conv_taps h, w;
-    int64_t groups, x_channels, y_channels; /* of a group; those that share a vector are one */
-    td_gemm_lanes lanes;                    /* then */
-    int64_t a_col;                          /* to the next row of x in a run */
-    int64_t panels, tiles;                  /* of output and input channels, of a group */
+    int64_t groups, x_channels, y_channels;       /* channels of a group; sharing groups are one */
+    td_gemm_lanes lanes;                          /* if groups share a vector */
+    int64_t a_col;                                /* elements to the next row of x in a run */
+    int64_t panels, tiles;                        /* of output and input channels, of a group */
     int64_t span_groups, span_panels, span_tiles; /* in a task */
     int64_t spans;                                /* tasks of a piece */
     int64_t rows, blocks;                         /* of dy */
-    int64_t pieces, per_piece;                    /* blocks */
+    int64_t pieces, per_piece;                    /* of the blocks; blocks in a piece */
     bool packs; /* rows of dy are copied, as they are read often */
     int64_t dw_size;
     char *partial; /* [piece][as dw], or NULL */

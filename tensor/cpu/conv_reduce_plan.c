@@ -2,16 +2,15 @@
 #include "tensor/cpu/conv_reduce.h"
 
 enum {
-    SPAN_BYTES = 256 << 10, /* of the result, that stay in the cache */
+    SPAN_BYTES = 256 << 10, /* of dw in a span: they stay in the cache */
     WANTED_TASKS = 32,
     LEAST_TASKS = 8,
-    LEAST_PIECES = 8, /* may be made, if there are enough blocks, */
-    LEAST_BLOCKS = 4, /* of a piece: enough to be worth a partial result */
-    PARTIAL_BYTES = 4 << 20,
-    PARTIAL_SHARE = 8, /* or this share of x and dy */
-    NEAR_BYTES =
-        16 << 20,    /* of x and dy, which wait in a cache: better read than partial results */
-    PACK_ROWS = 140, /* channels times taps that read a row of dy, for which it is copied */
+    LEAST_PIECES = 8,        /* so many are allowed, however large dw is */
+    LEAST_BLOCKS = 4,        /* of a piece: enough to be worth a partial result */
+    PARTIAL_BYTES = 4 << 20, /* of all partial results, at most; */
+    PARTIAL_SHARE = 8,       /* or this share of x and dy, if that is more */
+    NEAR_BYTES = 16 << 20,   /* x and dy so small stay in a cache: at most LEAST_PIECES then */
+    PACK_ROWS = 140,         /* rows of dy are packed if more channels times taps read them */
 };
 
 static int64_t size_of(const td_reduce_plan *p)
@@ -37,8 +36,8 @@ static void set_groups(td_reduce_plan *p)
     }
 }
 
-/* Tiles, and spans of them: about as many input as output channels, so that x and dy are read
- * equally often. `parts`: spans are so much smaller. */
+/* Cuts dw into tiles and spans. A span has about as many input as output channels, so that x and dy
+ * are read equally often. Spans are `parts` times smaller than SPAN_BYTES. */
 static void cut_result(td_reduce_plan *p, int64_t parts)
 {
     const td_conv_problem *problem = p->problem;

@@ -48,8 +48,8 @@ typedef struct td_gemm_block {
     td_dtype dtype;   /* only of bf16: C may be TD_F32 or TD_BF16, rounded once */
 } td_gemm_block;
 
-/* Products of several small groups side by side in one vector, where lane j of the result meets
- * `first[j] + p`, p counting from 0, of the elements of a row of A. */
+/* Several small groups of channels side by side in one vector: at row p of B, lane j of the result
+ * meets element first[j] + p of a row of A. */
 typedef struct td_gemm_lanes {
     int window; /* elements of a row of A, at most a vector of them */
     int32_t first[TD_GEMM_MAX_LANES];

@@ -34,7 +34,7 @@ static inline int64_t td_group_norm_block(int64_t columns)
     return rows < 4 ? 4 : rows < TD_NORM_BLOCK ? rows : TD_NORM_BLOCK;
 }
 
-/* The dtype of constants and statistics beside tensors of a dtype. */
+/* The dtype of constants and statistics for tensors of a dtype. */
 static inline td_dtype td_norm_dtype(td_dtype dtype)
 {
     return dtype == TD_F64 ? TD_F64 : TD_F32;

@@ -1,12 +1,12 @@
 /*
  * The order of tasks, each a block of a result's rows times a panel of its columns.
  *
- * The blocks of a panel follow each other, so that its weights stay in the cache. But a thread's
- * share are tasks in a row (tensor/cpu/pool.h): so it would have some columns of all rows, read the
- * whole source, and write beside what another thread writes, all over the result; and where one
- * core writes next to another's lines, they fetch them from each other. Unless there are many more
- * weights than rows, the blocks are therefore cut into parts, one for each thread. Otherwise the
- * threads begin at different blocks.
+ * The blocks of a panel follow each other, so that its weights stay in the cache. A thread's share
+ * is a range of tasks (tensor/cpu/pool.h). Normally the blocks are cut into parts, one for each
+ * thread, so a thread computes all panels of its blocks. With one part it would compute some
+ * columns of all rows: it would read the whole source, and write next to other threads everywhere;
+ * and cores that write next to each other fetch lines from each other. Only if there are many more
+ * weights than rows, there is one part, and the threads begin at different blocks.
  */
 #ifndef TD_TENSOR_CPU_TURNS_H
 #define TD_TENSOR_CPU_TURNS_H
@@ -15,7 +15,7 @@
 
 typedef struct td_turns {
     int64_t blocks, panels;
-    int64_t parts;  /* of the blocks; all panels of one come before the next */
+    int64_t parts;  /* of the blocks; all panels of a part come before the next part */
     int64_t starts; /* blocks at which panels begin, one after the other; 1: all at the first */
 } td_turns;
 
