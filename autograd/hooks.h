@@ -11,8 +11,8 @@ TD_BEGIN_C
  * contributions has been added, its ready hooks run, in the order in which they were added, on the
  * thread that called td_backward. When td_backward ends, the end hooks of that thread run. A leaf
  * whose ready hooks have not run by then got no gradient in this backward. Hooks may add and remove
- * hooks and write into the gradient; they must not run backward. An id > 0 for removal, or a
- * negative status: no memory. */
+ * hooks and write into the gradient; they must not run backward. td_on_... return an id > 0 for
+ * removal, or a negative status when memory is short. */
 typedef void (*td_grad_ready_fn)(td_tensor *leaf, void *user);
 typedef void (*td_backward_end_fn)(void *user);
 int td_on_grad_ready(td_tensor *leaf, td_grad_ready_fn fn, void *user);

@@ -1,5 +1,5 @@
-/* The gradient's part of a tensor (td_tensor.grad), as the tape and backward see it. Not for
- * operations' files and not for users. */
+/* Autograd's part of a tensor (td_tensor.grad): for the tape and backward, not for the files of
+ * operations and not for users. */
 #ifndef TD_AUTOGRAD_LEAF_H
 #define TD_AUTOGRAD_LEAF_H
 

@@ -6,9 +6,9 @@
 #include "autograd/tape.h"
 #include "tensor/storage.h"
 
-/* An input of a node: the way that a gradient takes. The header is a copy, because the input's own
- * header may be gone when backward runs. `state` leads to the node that computed the input, or to
- * the leaf that it is. The node retains a leaf's state (td_leaf_hold). */
+/* An input of a node: a gradient flows back along this edge. The header is a copy, because the
+ * input's own header may be gone when backward runs. `state` leads to the node that computed the
+ * input, or to the leaf that it is. The node retains a leaf's state (td_leaf_hold). */
 typedef struct td_edge {
     td_tensor tensor;
     struct td_grad_state *state; /* NULL: the input wants no gradient */
@@ -62,8 +62,8 @@ td_tape *td_tape_of_step(void);
 td_tape *td_tape_push(void);
 void td_tape_pop(void);
 
-/* Sets the depth of td_no_grad_begin on this thread and returns the depth before: a rerun records
- * (depth 0), although backward functions run without gradients. */
+/* Sets the depth of td_no_grad_begin on this thread and returns the depth before. Recomputation
+ * sets 0: its second forward is recorded even if td_backward runs under td_no_grad_begin. */
 int td_no_grad_exchange(int depth);
 
 /* Walks the step's tape backwards from its node `last`, whose result has this gradient. The walk of

@@ -53,7 +53,7 @@ typedef struct td_record_args {
     td_tensor *saved[TD_MAX_SAVED];   /* what backward reads (entries may be NULL). The tape retains
                                          them until backward has run. Writing into one in place
                                          before that is an error that names the operation */
-    td_tensor *reads[TD_MAX_READS];   /* other inputs that only observers need: statistics */
+    td_tensor *reads[TD_MAX_READS];   /* inputs for observers alone: running statistics */
     const void *params;               /* numbers that backward needs; copied */
     size_t params_size;
 } td_record_args;
@@ -68,8 +68,7 @@ td_tensor *td_record(const td_record_args *args, td_site at);
  * gets, also those without gradients; td_context_top() is the module. NULL: no longer. */
 typedef void (*td_operation_fn)(const td_record_args *args, td_site at, void *user);
 void td_observe_operations(td_operation_fn observe, void *user);
-/* Whether somebody observes: a layer that is one operation then is the operations it consists of.
- */
+/* Whether somebody observes: fused layers (LSTM) then run as the operations they consist of. */
 bool td_operations_observed(void);
 
 /* ---- for backward functions; i counts from 0 as in td_record_args ---- */

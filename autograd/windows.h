@@ -1,5 +1,5 @@
-/* Convolutions, pooling and resizing beside td_conv2d, td_max_pool2d and td_avg_pool2d, which are
- * in autograd/ops.h. Options are given by name (tensor/options.h): one number for height and width
+/* More convolutions, pooling and resizing: td_conv2d, td_max_pool2d and td_avg_pool2d are in
+ * autograd/ops.h. Options are given by name (tensor/options.h): one number for height and width
  * together (.stride = 2), or one for each (.stride_hw = { 2, 1 }). */
 #ifndef TD_AUTOGRAD_WINDOWS_H
 #define TD_AUTOGRAD_WINDOWS_H

@@ -32,7 +32,7 @@ uint64_t td_step_number(void)
     return step.open ? step.number : 0;
 }
 
-/* Whether t's memory can be read now (a backward may read what has been let go). */
+/* Whether t's memory can be read now (backward may read what a scope has released). */
 static bool has_memory(const td_tensor *t)
 {
     return t != NULL && t->storage != NULL && (t->step == 0 || t->step == td_step_number()) &&

@@ -24,9 +24,8 @@ void td_step_end_at(td_site at);
 #define td_step_begin() td_step_begin_at(TD_HERE)
 #define td_step_end() td_step_end_at(TD_HERE)
 
-/* TD_STEP { ... } is td_step_begin, the block, and td_step_end. `continue` leaves only the
- * block: the step ends, and the code after the block runs. It does not continue a loop of yours
- * around the block. To leave the block by
+/* TD_STEP { ... } is td_step_begin, the block, and td_step_end. `continue` ends the step and runs
+ * the code after the block; it does not continue a loop around the block. Leaving the block by
  * break, return or goto is a mistake: the step stays open, and the next td_step_begin says so. */
 #define TD_STEP                                                                                    \
     for (bool td_step_runs_ = (td_step_begin(), true); td_step_runs_;                              \

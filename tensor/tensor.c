@@ -1,4 +1,4 @@
-/* Tensors: making, copying and ending them. */
+/* Tensors: making, copying and freeing them. */
 #include "tensor/tensor.h"
 
 #include "tensor/element.h"
@@ -16,8 +16,8 @@ const char *td_version(void)
     return TANDEM_VERSION;
 }
 
-/* A persistent tensor over a storage whose hold it takes; if there is no memory for the header, the
- * hold goes. storage NULL: passes the failure on. */
+/* A persistent tensor over a storage. It takes over the caller's reference to the storage; if there
+ * is no memory for the header, the reference is released. storage NULL: returns NULL. */
 static td_tensor *new_header(td_storage *storage, int64_t offset, td_shape shape,
                              const int64_t *stride, td_dtype dtype)
 {
@@ -208,7 +208,8 @@ void td_free_at(td_tensor *t, td_site at)
         td_free_grad_state_hook(t);
     }
     td_unhold(t->storage);
-    /* Seen as long as nobody uses the memory again: most uses after this are named. */
+    /* Until malloc reuses the memory, a use of the freed tensor finds NULL and is reported.
+     * volatile: otherwise the compiler would drop this write. */
     *(td_storage *volatile *)&t->storage = NULL;
     free(t);
 }

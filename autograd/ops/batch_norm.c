@@ -7,8 +7,8 @@
 enum { X, WEIGHT, BIAS, ADD, INPUTS }; /* inputs */
 enum { SAVED_X, SAVED_Y, SAVED_WEIGHT, SAVED_MEAN, SAVED_INV_STD, SAVED_MASK, SAVED };
 
-/* dx may be written over dy: the kernel reads an element of dy for the last time before it writes
- * that of dx. Not where the addend gets dy itself. */
+/* dx may be written over dy, because the kernel reads an element of dy for the last time before it
+ * writes the same element of dx. keeps_dy: not so, because dy itself is the addend's gradient. */
 static td_op_gradient begin_dx(td_node *node, const td_tensor *dy, bool keeps_dy)
 {
     td_grad_slot slot = keeps_dy ? td_input_grad(node, X) : td_input_grad_over(node, X, dy);
@@ -19,7 +19,7 @@ static void batch_norm_backward(td_node *node, const td_tensor *dy)
 {
     const td_batch_norm_params *params = td_params_of(node);
     td_op_gradient g[INPUTS];
-    bool add_is_dy = params->activation == TD_NORM_LINEAR; /* nothing happens to the addend then */
+    bool add_is_dy = params->activation == TD_NORM_LINEAR; /* dy is the gradient of the addend */
     g[X] = begin_dx(node, dy, add_is_dy && td_input_needs_grad(node, ADD));
     for (int i = X + 1; i < INPUTS; i++) {
         bool skip = i == ADD && add_is_dy;
@@ -56,7 +56,7 @@ static void batch_norm_backward(td_node *node, const td_tensor *dy)
     }
 }
 
-/* Parameters and statistics are f32 beside bf16. */
+/* Of parameters and statistics. */
 static td_dtype channel_dtype(const td_tensor *x)
 {
     return x->dtype == TD_F64 ? TD_F64 : TD_F32;
@@ -105,8 +105,9 @@ static void check(const td_batch_norm_args *args, td_site at)
                TD_SHAPE_TEXT(x), (long long)n, n == 1 ? "" : "s");
 }
 
-/* Where results go, and what backward finds the activation's slope from: without an addend the
- * constants that give the value again, or pooling's index; with one y itself. */
+/* Makes the results, and what backward needs for the activation's slope. With max_pool this is the
+ * index. Otherwise, without an addend, it is the scale and the shift of each channel (affine), by
+ * which backward computes the activation's input again. With an addend it is y. */
 static void new_results(td_batch_norm_args *args, td_tensor *x, const td_batch_norm_fusion *o,
                         td_batch_norm_params *params, td_site at)
 {
@@ -127,7 +128,7 @@ static void new_results(td_batch_norm_args *args, td_tensor *x, const td_batch_n
                           : NULL;
         return;
     }
-    if (o->over_x && !td_grad_enabled() && !td_debug_nan()) { /* which looks at x, too */
+    if (o->over_x && !td_grad_enabled() && !td_debug_nan()) { /* its check reads x */
         td_begin_write(x, "batch_norm", at);
         args->y = x;
     } else {

@@ -52,7 +52,7 @@ static td_layout layout_of(td_tensor *const *parts, int count)
     return TD_IMAGE;
 }
 
-/* bf16 parts beside f32 ones become f32; otherwise the parts themselves. */
+/* With f32 parts, bf16 parts become f32; otherwise the parts themselves. */
 static td_tensor *const *of_one_dtype(td_tensor *const *parts, int count, td_site at)
 {
     bool mixed = false;

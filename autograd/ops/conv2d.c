@@ -69,7 +69,8 @@ static td_shape output_shape(const td_tensor *x, const td_tensor *w, const td_co
     return shape;
 }
 
-/* Padding of each side: what all sides have is the kernel's, the rest is put around x. */
+/* Different padding at the two ends of a dimension: the kernel pads both ends by the smaller
+ * number, and the rest is added to x, which is copied for that. */
 static td_tensor *pad_sides(td_tensor *x, const td_tensor *w, const td_conv2d_options *o,
                             td_conv2d_params *p, td_site at)
 {

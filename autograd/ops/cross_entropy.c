@@ -1,5 +1,5 @@
-/* Softmax and negative log-likelihood in one, and negative log-likelihood alone. Rows of classes
- * are the kernel's; images of them [N,K,d...] are turned into rows [N d...,K]. */
+/* Softmax and negative log-likelihood in one, and negative log-likelihood alone. The kernel takes
+ * rows, a logit for each of K classes: logits [N,K,d...] are first rearranged to [N d...,K]. */
 #include "autograd/ops/op.h"
 #include "tensor/extend.h"
 #include "tensor/hooks.h"
@@ -37,7 +37,7 @@ static void check_shapes(const td_tensor *x, const td_tensor *labels, const char
                td_describe(labels));
 }
 
-/* The weights of classes, as f32 beside 16-bit logits; NULL: none. */
+/* The weights of classes, as f32 if logits have 16 bits; NULL: none. */
 static td_tensor *checked_weight(const td_tensor *x, td_tensor *weight, const char *op, td_site at)
 {
     if (weight == NULL) {
@@ -51,8 +51,8 @@ static td_tensor *checked_weight(const td_tensor *x, td_tensor *weight, const ch
     return weight;
 }
 
-/* Labels on the CPU beside ignored ones, which the kernel's check would refuse. Other devices give
- * NaN for a label that is out of range. */
+/* Checks labels some of which may be `ignored`, which the kernel's check would refuse. Only on the
+ * CPU: other devices give NaN for a label that is out of range. */
 static void check_labels_but(const td_tensor *labels, int64_t classes, int64_t ignored,
                              const char *op, td_site at)
 {

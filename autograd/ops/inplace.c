@@ -1,4 +1,4 @@
-/* Arithmetic in place, beside the tape. */
+/* Arithmetic in place, which the tape does not record. */
 #include "autograd/ops/op.h"
 #include "tensor/extend.h"
 

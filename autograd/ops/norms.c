@@ -5,7 +5,7 @@
 
 #include <float.h>
 
-/* The number of each channel, checked; 16-bit ones are cast beside f32. NULL: none. */
+/* Checks a tensor with a number for each channel, and casts 16 bits if x is f32. NULL: none. */
 static td_tensor *channels_of(td_tensor *t, const td_tensor *x, const char *op, const char *what,
                               td_site at)
 {

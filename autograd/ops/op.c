@@ -116,7 +116,8 @@ bool td_op_view_strides(const td_tensor *t, td_shape shape, int64_t *stride)
             from--;
             continue;
         }
-        /* A run of dimensions that lie in memory like one; the new shape must end where it ends. */
+        /* A run: dimensions that lie in memory like one. The next dimensions of the new shape,
+         * from its end, must have exactly as many elements. */
         int64_t run = t->shape[from], unit = t->stride[from];
         for (from--; from >= 0 && (t->shape[from] == 1 || t->stride[from] == run * unit); from--) {
             run *= t->shape[from];
@@ -249,7 +250,7 @@ void td_op_grad_matmul(td_node *node, int i, const td_tensor *a, const td_tensor
     bool broadcast = td_numel(input) != td_shape_numel(shape);
     bool direct = !broadcast && (td_is_contiguous(input) || is_turned(input));
     td_tensor a_turned, b_turned;
-    if (direct && is_turned(input)) { /* (a b)^T = b^T a^T, of a batch of one product */
+    if (direct && is_turned(input)) { /* (a b)^T = b^T a^T; dimensions in front are 1 */
         int rows = a->ndim - 2, columns = a->ndim - 1;
         a_turned = td_op_swapped(b, rows, columns);
         b_turned = td_op_swapped(a, rows, columns);
@@ -317,7 +318,7 @@ void td_op_grad_channel_sum(td_node *node, int i, const td_tensor *dy, int chann
         return;
     }
     const td_kernels *kernels = td_kernels_of(td_device_of(dy));
-    if (dy->dtype == TD_F16) { /* reductions are of bf16, not of f16 */
+    if (dy->dtype == TD_F16) { /* the kernel `reduce` takes no f16 */
         td_tensor *wide = td_step_new(td_shape_of(dy), TD_F32, TD_ROW_MAJOR, td_device_of(dy),
                                       td_node_site(node));
         td_strides_like(dy, wide->stride);

@@ -32,18 +32,18 @@ enum {
  * tape, where the rule says so. op and what go into messages. */
 td_tensor *td_op_input(td_tensor *x, const char *op, const char *what, td_rule rule, td_site at);
 
-/* Two activations that meet: the 16-bit one beside an f32 one is cast to f32. */
+/* Casts the 16-bit one of two activations to f32 if the other is f32. */
 void td_op_promote(td_tensor **a, td_tensor **b, td_site at);
 
-/* The shape of an operation of a and b, element by element: they have one dtype, lie on one device
- * and broadcast by NumPy's rule. */
+/* The result's shape of an elementwise operation on a and b, by NumPy's broadcasting. Fatal unless
+ * a and b broadcast, have one dtype and lie on one device. */
 td_shape td_op_together(const char *op, const td_tensor *a, const td_tensor *b, td_site at);
-/* A tensor for its result: in memory like a or b, if that one has its shape (an image stays an
- * image). */
+/* A new tensor for that result, in the memory order of a or b if one of them has the result's shape
+ * (an image stays an image), otherwise row-major. */
 td_tensor *td_op_result(const td_tensor *a, const td_tensor *b, td_shape shape, td_dtype dtype,
                         td_site at);
 
-/* The numbers of x's channels, [C] for x [N,C,...], as [C,1,...]. */
+/* t [C], a number for each channel of x [N,C,...], as [C,1,...], so that it broadcasts with x. */
 td_tensor *td_op_per_channel(td_tensor *t, const td_tensor *x, td_site at);
 
 /* Views by value: headers on the caller's stack, through which kernels read or write. They do not
@@ -68,7 +68,8 @@ td_tensor td_op_reshaped(const td_tensor *t, td_shape shape, td_site at);
 /* [..., k] as a matrix [rows, k], in the same way; a vector is one row. */
 td_tensor td_op_matrix(const td_tensor *t, td_site at);
 
-/* x's shape reduced along dim: with a size of 1 there, and, unless `keep`, without it. */
+/* x's shape after a reduction along dim: with size 1 there; td_op_reduced_shape with `keep` false:
+ * without this dimension. */
 td_shape td_op_kept_shape(const td_tensor *x, int dim);
 td_shape td_op_reduced_shape(const td_tensor *x, int dim, bool keep);
 
@@ -94,7 +95,8 @@ bool td_op_repeats(td_node *node, int i);
 /* The gradient of input i, shape [channels], is the sum of dy over all dimensions but one. */
 void td_op_grad_channel_sum(td_node *node, int i, const td_tensor *dy, int channel_dim);
 
-/* td_group_norm of an image in its device's layout; weight and bias fit (layer_norm.c). */
+/* td_group_norm of an image in its device's layout (layer_norm.c). The caller has checked the
+ * shapes of weight and bias. */
 td_tensor *td_op_group_norm_image(td_tensor *x, int64_t groups, td_tensor *weight, td_tensor *bias,
                                   double eps, td_site at);
 

@@ -38,7 +38,7 @@ td_tensor *td_flip_at(td_tensor *x, int dim, td_site at)
 
 /* ---- pad ---- */
 
-/* `count` elements beside x along dim, before it or behind. */
+/* `count` elements that come before x along dim, or after it. */
 static td_tensor *beside(td_tensor *x, int dim, bool before, int64_t count, td_pad_mode mode,
                          td_site at)
 {

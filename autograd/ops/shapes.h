@@ -1,5 +1,5 @@
-/* More operations on shapes and along dimensions, beside those of autograd/ops.h, whose comment
- * holds here, too. PyTorch says gather, split and prod for gather_dim, split_dim and prod_dim;
+/* More operations on shapes and along dimensions; the comment of autograd/ops.h holds here, too.
+ * PyTorch says gather, split and prod for gather_dim, split_dim and prod_dim;
  * where other names differ, PyTorch's is given. The operations work for every dtype, unless
  * "floats" is said; a negative dim counts from the end. */
 #ifndef TD_AUTOGRAD_OPS_SHAPES_H

@@ -2,6 +2,7 @@
 #include "autograd/ops/op.h"
 #include "tensor/extend.h"
 
+/* dx = y (dy - sum of y dy); of the logarithm y: dx = dy - exp(y) (sum of dy). Sums along dim. */
 static void softmax_backward(td_node *node, const td_tensor *dy)
 {
     const td_softmax_params *params = td_params_of(node);

@@ -1,4 +1,4 @@
-/* Operations on single elements: y = f(x). tensor/elementwise.def has the formulas and slopes. */
+/* Operations on single elements: y = f(x). tensor/elementwise.def has f and its slope f'. */
 #include "autograd/ops/elements.h"
 #include "autograd/ops/op.h"
 #include "tensor/extend.h"
@@ -15,7 +15,7 @@ static void unary_backward(td_node *node, const td_tensor *dy)
     const td_tensor *x = td_saved(node, 0), *y = td_saved(node, 1);
     td_grad_slot slot = td_input_grad_over(node, 0, dy);
     if (slot.grad != NULL) {
-        /* What the slope does not read need not be there; dy stands in for it. */
+        /* Only what this slope reads was saved. dy stands in for the other, which is not read. */
         td_kernels_of(td_device_of(dy))
             ->unary_grad(params->op, slot.grad, dy, x != NULL ? x : dy, y != NULL ? y : dy,
                          params->p, params->q, slot.accumulate);
