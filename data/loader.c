@@ -13,7 +13,7 @@ struct td_loader {
     td_batch_plan plan;
     td_sampler *sampler;
     td_generator *generator; /* NULL: the default one of the thread that asks */
-    int64_t drawn;           /* what the sampler gives for an epoch */
+    int64_t drawn;           /* samples of an epoch, by the sampler's count */
     int64_t *order;          /* of the running epoch */
     td_batch_maker *maker;
     bool deferred; /* td_loader_make makes the batches */
@@ -138,6 +138,7 @@ void td_loader_close(td_loader *loader)
 
 /* ---- batches ---- */
 
+/* Pauses the workers, if there are any. */
 static void rest(td_loader *loader)
 {
     if (loader->maker->type->rest != NULL) {
@@ -145,6 +146,7 @@ static void rest(td_loader *loader)
     }
 }
 
+/* If `take` only draws (images kept on the GPU): fills the tensors of the batch. */
 static void make(td_loader *loader)
 {
     if (loader->maker->type->make != NULL) {
@@ -192,8 +194,8 @@ static bool begin_epoch(td_loader *loader)
     return true;
 }
 
-/* A loop that begins another epoch without a look at the status would train on a part of the data
- * without a word. */
+/* A loop that begins another epoch without asking for the status would train on a part of the data
+ * without notice. */
 static void require_read(const td_loader *loader, const char *what)
 {
     TD_REQUIRE(!loader->unread, TD_HERE,

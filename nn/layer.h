@@ -33,8 +33,8 @@
 td_module *td_layer_new(const td_module_type *type, const void *state, size_t size);
 
 /* Adds the parameters "weight", drawn as PyTorch draws a Linear's or a convolution's, and, unless
- * no_bias, "bias" [outputs], and finishes m. The state has their two pointers, one behind the
- * other, `place` bytes from its beginning. m may be NULL. */
+ * no_bias, "bias" [outputs], and finishes m. The state's pointers to them lie `place` bytes from
+ * its start, the weight's first. m may be NULL. */
 td_module *td_layer_weights(td_module *m, size_t place, td_shape shape, int64_t outputs,
                             bool no_bias);
 /* The same for a normalisation, whose weight begins as 1 and whose bias as 0. */

@@ -15,7 +15,7 @@ typedef struct batch_norm_state {
     td_batch_norm_override override;
 } batch_norm_state;
 
-/* Of the next batch: the running statistics then are the averages of all batches so far. */
+/* The momentum for the next batch that makes the running statistics averages over all batches. */
 static double cumulative_momentum(td_tensor *batches)
 {
     td_not_recordable("a cumulative BatchNorm: the host counts its batches");
@@ -90,7 +90,7 @@ static void batch_norm_free(td_module *self)
     }
 }
 
-/* Who has exchanged the normalisation knows this module, not its copy. */
+/* Fails if the normalisation was exchanged (SyncBatchNorm): its owner does not know the copy. */
 static td_status batch_norm_copy(td_module *to, const td_module *from)
 {
     const batch_norm_state *s = from->state;

@@ -286,7 +286,7 @@ td_module *td_module_finish(td_module *m)
     return m;
 }
 
-/* Takes every mention of a tensor out of a tree. */
+/* Clears a tensor's entries in a tree: a shared tensor has several. */
 static void forget_tensor(td_module *m, const td_tensor *t)
 {
     for (int i = 0; i < m->tensor_count; i++) {
@@ -299,7 +299,7 @@ static void forget_tensor(td_module *m, const td_tensor *t)
     }
 }
 
-/* Ends all tensors of a part of the tree under top, each once, wherever else it is mentioned. */
+/* Frees all tensors of m and below, each once, although another module below `top` may share it. */
 static void free_tensors(td_module *top, td_module *m)
 {
     for (int i = 0; i < m->tensor_count; i++) {

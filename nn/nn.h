@@ -5,10 +5,10 @@
  * "layer1.0.conv1.weight" means the same tensor here and there.
  *
  * You call functions without the ending _at and without their last argument: macros at the end of
- * this file supply the file and line of your call. A
- * constructor returns NULL when memory is short, and td_last_error() says so; passing NULL on to
- * another constructor is fine, and gives NULL again. Options that do not make sense are a mistake
- * of the program: it stops with a message that names the caller's line.
+ * this file supply the file and line of your call. A constructor returns NULL when memory is short,
+ * and td_last_error() says so; passing NULL on to another constructor is fine, and gives NULL
+ * again. Options that do not make sense are a mistake of the program: it stops with a message that
+ * names the caller's line.
  *
  * For modules of your own: nn/module.h. For safetensors files: nn/io/safetensors.h. */
 #ifndef TD_NN_NN_H
@@ -23,11 +23,8 @@ typedef struct td_module td_module;
 /* Runs a module on x and returns its result, a step tensor. What the module made on the way is
  * released when its forward ends, as far as backward does not need it. */
 td_tensor *td_forward_at(td_module *m, td_tensor *x, td_site at);
-/* The same for a module of two inputs. To write one (nn/module.h explains types): put your function
- * `td_tensor *my_forward2(td_module *self, td_tensor *a, td_tensor *b, td_site at)` into the field
- * forward2 of a td_module_type, and leave the field forward NULL. The constructor calls
- * td_module_new, then td_module_add for each child and td_module_new_parameter for each parameter,
- * and at the end td_module_finish. tests/test_nn_two_inputs.c has a whole one. */
+/* The same for a module of two inputs. To write such a module, set forward2 instead of forward in
+ * its type (nn/module.h); tests/test_nn_two_inputs.c has an example. */
 td_tensor *td_forward2_at(td_module *m, td_tensor *a, td_tensor *b, td_site at);
 
 /* Frees a module and all below. Free its optimizers and its td_ema first; otherwise the program

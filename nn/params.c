@@ -159,7 +159,8 @@ static void require_no_params(td_module *m, const char *path, void *user)
                td_node_of(asked)->label, path, m->type->name);
 }
 
-/* A deferred tensor gets its values with the flat memory, to which frozen ones do not belong. */
+/* A deferred tensor gets its values with the flat memory, to which a frozen tensor does not belong.
+ */
 static void require_no_frozen(td_module *m, const char *path, void *user)
 {
     (void)path, (void)user;
@@ -261,7 +262,7 @@ void td_params_ask(const td_params *params, td_optim_slice *slice, int64_t step,
     }
 }
 
-/* The new scaler goes on from the steps that the one before has skipped. */
+/* Adds the steps that the old scaler has skipped to the new scaler's count. */
 static void take_over_skipped(const td_params *params, td_tensor *held)
 {
     double numbers[TD_SCALE_NUMBERS];

@@ -34,19 +34,19 @@ void td_params_drop_state(td_params *params, td_tensor *state);
 int td_params_state_count(const td_params *params);
 td_tensor *td_params_state(const td_params *params, int i);
 
-/* The loss scaler whose decisions captured steps of these parameters follow: its numbers, f64
- * [TD_SCALE_NUMBERS]; NULL: there is none. A header is made for `numbers`. */
+/* The loss scaler (nn/extra/scaler.h) that decides on the device whether a captured step of these
+ * parameters is skipped: its numbers, f64 [TD_SCALE_NUMBERS]; NULL: there is none.
+ * td_params_set_scaling makes a header of its own over `numbers`. */
 const td_tensor *td_params_scaling(const td_params *params);
 td_status td_params_set_scaling(td_params *params, const td_tensor *numbers);
-/* How many captured steps the device has ever skipped for a scaler. The host counts a captured step
- * when the step is launched, also one that the device then skips; the difference of two calls is
- * what the host has to take off its count. Waits for the device. */
+/* How many captured steps the device has skipped so far. The host counts every captured step that
+ * it launches, so it subtracts the difference of two calls from its count. Waits for the device. */
 int64_t td_params_skipped(const td_params *params);
-/* The same without the running captured step, of which the scaler has decided already. */
+/* The same without the running captured step, on which the scaler has decided already. */
 int64_t td_params_skipped_before(const td_params *params);
-/* If there is a scaler, the kernel of a captured step reads its decision and its count of skipped
- * steps for this slice. step: the step's number as the host counts it; skipped: td_params_skipped
- * when the host's count was right. */
+/* If there is a scaler: lets the slice's kernel, in a captured step, read the scaler's decision and
+ * its count of skipped steps. step: the step's number as the host counts it; skipped:
+ * td_params_skipped when the host's count was right. */
 void td_params_ask(const td_params *params, td_optim_slice *slice, int64_t step, int64_t skipped);
 
 /* Moves the gradients, and the values unless `values` is NULL, into given memory: 1-d, persistent,
@@ -81,7 +81,7 @@ typedef struct td_params_peers {
                        void *user); /* TD_OK if it is on all ranks, with replicas' */
     /* Zeroed memory for windows of state; NULL: td_zeros. */
     td_tensor *(*memory)(int64_t count, td_dtype dtype, void *user);
-    bool spare; /* other ranks have equal windows, and write checkpoints in place of these */
+    bool spare; /* a replica: other ranks have equal windows, and write the checkpoints */
     void *user;
 } td_params_peers;
 /* To share, before any state is made. peers NULL: there are none any more. */
@@ -101,8 +101,8 @@ typedef struct td_params_places {
 } td_params_places;
 td_status td_params_spread(td_params *params, const td_params_peers *peers,
                            const td_params_places *places);
-/* `part`, 1-d, gets elements from `begin` of the memory order of a tensor of `form`'s shape and
- * strides, whose values are those of `from`, row-major on the CPU. */
+/* Copies a piece of `from` (row-major, on the CPU) to `part`, 1-d: if the values of `from` are laid
+ * out with the shape and strides of `form`, the piece begins at element `begin` of that memory. */
 void td_params_read(const td_tensor *from, const td_tensor *form, int64_t begin,
                     const td_tensor *part);
 /* The length of the flat space. */
@@ -115,14 +115,14 @@ td_tensor *td_params_new_window(td_params *params, td_dtype dtype);
  * space, whose state begins at `place`. Without peers: the whole parameter. */
 typedef struct td_window {
     int64_t begin, count, place;
-    int64_t to_values, to_grads; /* from `place` to where its values and gradients begin */
+    int64_t to_values, to_grads; /* place + these: where its values and gradients begin */
 } td_window;
 td_window td_params_here(const td_params *params, int i);
 /* What this rank has of a parameter's gradient: all of it, or its window, of which `part` becomes
  * the header. NULL: the parameter has no gradient, or none of it is in the window. */
 td_tensor *td_params_grad_here(const td_params *params, int i, td_tensor *part);
-/* Before and after the values are written outside of td_optim_step: waits for all ranks, if they
- * read them where they are. */
+/* Call it before and after you write values outside of td_optim_step. Waits for all ranks if they
+ * read each other's values in place. */
 void td_params_meet(const td_params *params);
 /* Adds numbers over all ranks if each has its window of the gradients alone. */
 void td_params_sum(const td_params *params, double *numbers, int count);
@@ -133,7 +133,7 @@ int td_params_owner(const td_params *params, int i);
 td_status td_params_collect(const td_params *params, td_tensor *window, int i, td_tensor *whole);
 /* Copies this rank's window of parameter i's state to `part`: 1-d, of the parameters' dtype. */
 td_status td_params_take(const td_params *params, td_tensor *window, int i, td_tensor *part);
-/* The other way: this rank's window gets them. */
+/* Copies `part` to this rank's window of parameter i's state. */
 td_status td_params_keep(const td_params *params, td_tensor *window, int i, td_tensor *part);
 
 /* A view of one parameter's part of such a tensor, in the parameter's shape and memory order. The

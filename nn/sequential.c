@@ -14,7 +14,7 @@ static bool is_max_pool2d(const td_module *m)
     return td_max_pool2d_window(m) != NULL;
 }
 
-/* Runs children i, i+1, ... as far as they are fused; returns what comes next. */
+/* Runs child i, fused with those after it if possible. Returns the index of the next child. */
 static int run_children(td_module *self, int i, td_tensor **x, td_site at)
 {
     td_module **child = self->children;

@@ -1,7 +1,8 @@
 /* Adam (Kingma, Ba 2015) and AdamW (Loshchilov, Hutter 2019), in PyTorch's form, at step t:
  * g += wd p (Adam), p *= 1 - lr wd (AdamW);  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;
- * p -= lr / (1 - b1^t) m / (sqrt(v) / sqrt(1 - b2^t) + eps). With amsgrad (Reddi, Kale, Kumar 2018)
- * the largest v so far takes v's place in p's formula. */
+ * p -= lr / (1 - b1^t) m / (sqrt(v) / sqrt(1 - b2^t) + eps). Of a parameter p: g its gradient, wd
+ * weight decay, m and v running averages of g and g^2, b1 and b2 beta1 and beta2. With amsgrad
+ * (Reddi, Kale, Kumar 2018) the largest v so far takes v's place in p's formula. */
 #include "nn/optim/optim_internal.h"
 #include "tensor/extend.h"
 

@@ -46,7 +46,7 @@ td_optim *td_optim_new(const td_optim_kind *kind, td_params *params, double lr,
     o->groups = calloc(1, sizeof *o->groups);
     o->group_of = calloc(room, sizeof *o->group_of);
     o->step_counts = td_params_new_numbers(params, td_params_count(params), TD_I64);
-    o->slices = calloc(room * 3, sizeof *o->slices); /* a parameter may come in three parts */
+    o->slices = calloc(room * 3, sizeof *o->slices); /* one a parameter suffices */
     o->own = calloc(1, own_size + 1);
     bool made = o->groups != NULL && o->group_of != NULL && o->step_counts != NULL &&
                 o->slices != NULL && o->own != NULL;
@@ -95,10 +95,11 @@ void td_optim_free(td_optim *optim)
 
 /* ---- a step ---- */
 
-/* Whether b goes on where a ends, but for the gap, with the same constants. The gap's parameters,
- * gradients and state are zero and stay so. Which slices there are must not change in the course of
- * a run: so step numbers are compared, not the corrections made of them, which saturate, and groups
- * stay apart, even while their rates are equal. */
+/* Whether slice b can be merged into a: b begins where a ends (or after a gap, whose parameters,
+ * gradients and state are zero and stay so) and has the same constants. A captured step has a fixed
+ * list of slices, so nothing may decide that changes during a run. Therefore step numbers are
+ * compared, not Adam's bias corrections, which become equal with time; and groups are never merged
+ * (fill_slices), even while their learning rates are equal. */
 static bool continues(const td_optim_slice *a, const td_optim_slice *b, int64_t unit)
 {
     int64_t end = (a->begin + a->count + unit - 1) / unit * unit;
@@ -136,8 +137,8 @@ static td_optim_slice slice_of(const td_optim *o, int i, bool captured)
     return slice;
 }
 
-/* Fills the table in the order of memory, as few slices as will do, and counts the step. Returns
- * their number. */
+/* Fills the table with as few slices as possible, in the order of memory, and counts the step.
+ * Returns the number of slices. */
 static int fill_slices(td_optim *o, bool captured)
 {
     int64_t unit = 64 / (int64_t)td_dtype_size(td_params_flat(o->params)->dtype);
@@ -172,8 +173,7 @@ static bool same_stretches(const td_optim_slice *a, const td_optim_slice *b, int
     return same;
 }
 
-/* The table for kernels of a captured step; for each replay it is made anew, and steps are counted.
- */
+/* For a captured step and each of its replays: makes the kernels' table, and counts the step. */
 static void fill_table(void *user, void *numbers)
 {
     td_optim *o = user;
@@ -207,7 +207,7 @@ static int make_table(td_optim *o)
     bool captured = td_recorder_now() != NULL;
     if (!captured) {
         td_optim_settle(o);
-    } else if (!o->begun) { /* in a warm-up, where the device may be asked */
+    } else if (!o->begun) { /* the first is a warm-up: the device can be asked */
         o->skipped = td_params_skipped_before(o->params);
     }
     o->slice_count = fill_slices(o, captured);

@@ -22,8 +22,8 @@ typedef struct td_optim_kind {
      * is states[k], is *view, NULL when memory is short; false: it has none. NULL: states are flat.
      */
     bool (*own_state)(td_optim *optim, int i, int k, td_tensor **view);
-    bool together;    /* run on every rank: also where its window has no gradient */
-    bool no_momentum; /* made without one, where others of this name have memory for it */
+    bool together;    /* `run` is collective: also called where a window has no gradient */
+    bool no_momentum; /* has no memory for momentum, but another kind of this name has */
     td_dtype packed;  /* TD_BF16, TD_U8: states are packed (tensor/packed.h), and each
                          parameter has a slice of its own; TD_F32: they are not */
 } td_optim_kind;
@@ -41,21 +41,21 @@ struct td_optim {
     int group_count;
     int *group_of;                     /* of each parameter */
     td_tensor *step_counts;            /* with the params, so that ranks can make them equal */
-    int64_t *steps;                    /* in there: that each parameter has made */
-    int64_t skipped;                   /* td_params_skipped when the steps were right */
-    bool counted;                      /* a captured step since then */
-    bool begun;                        /* a step was made, of whatever kind */
+    int64_t *steps;                    /* the elements of step_counts: steps of each parameter */
+    int64_t skipped;                   /* td_params_skipped when `steps` was right */
+    bool counted;                      /* captured steps since: some may have been skipped */
+    bool begun;                        /* a step was made, captured or not */
     td_tensor *state[TD_OPTIM_STATES]; /* flat, like the parameters; NULL: not used */
-    td_optim_slice *slices;            /* room for one a parameter */
+    td_optim_slice *slices;            /* at most one a parameter */
     int slice_count;                   /* of the running step */
     bool filled;                       /* slices are those of the running step already */
     const td_optim_slice *table;       /* what the running step's kernels read: slices, or their
                                           copy among a captured step's numbers */
-    void *own; /* the kind's: options that it was made with, and what else it needs */
+    void *own; /* the kind's own data: its options, and what else it needs */
 };
 
-/* Makes the counts of steps right after captured steps, of which the device may have skipped some
- * for a loss scaler. Waits for the device then. */
+/* Corrects the counts of steps if there were captured steps, of which the device may have skipped
+ * some for a loss scaler. Waits for the device then. */
 void td_optim_settle(td_optim *optim);
 
 /* An optimizer of a kind over params with one group (lr_scale is set to 1), the first `states` of

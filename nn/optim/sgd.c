@@ -1,6 +1,7 @@
 /* Stochastic gradient descent (Robbins, Monro 1951; momentum: Polyak 1964; Nesterov 1983), in
  * PyTorch's form: g += wd p;  b = g at first, then mu b + (1 - damp) g;  p -= lr b, or with
- * nesterov lr (g + mu b). */
+ * nesterov lr (g + mu b). Of a parameter p: g its gradient, wd weight decay, b its momentum buffer,
+ * mu momentum, damp dampening. */
 #include "nn/optim/optim_internal.h"
 
 static void sgd_fill(const td_optim *optim, int i, td_optim_slice *slice)
