@@ -37,7 +37,8 @@ static void check_peer(const td_group *group, int peer, const char *what)
                "td_%s: rank %d does not exist in a group of %d", what, peer, group->size);
 }
 
-/* Checks that two tensors have a piece for each rank: both, or one of them. */
+/* Checks sizes: the tensor that has a piece for each rank has `size` times the other's elements, or
+ * both have a piece for each rank. */
 static void check_pieces(int size, const td_kind *kind, const td_tensor *out, const td_tensor *in,
                          const char *what)
 {
@@ -221,7 +222,7 @@ td_status td_text_of_root(td_group *group, const char *mine, int64_t length, cha
     return status;
 }
 
-/* The first rank that failed tells the others why. */
+/* The lowest rank that failed tells the others why. */
 td_status td_group_agree(td_group *group, td_status mine)
 {
     int32_t failed = mine == TD_OK ? td_group_size(group) : td_group_rank(group);

@@ -58,7 +58,7 @@ td_ddp_state *td_ddp_state_of(const td_module *net)
 
 /* ---- beginning and end ---- */
 
-/* Also of what was not completely made. */
+/* Also frees a state that was made only in part. */
 static void end_ddp(void *user)
 {
     td_ddp_state *s = user;

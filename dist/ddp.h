@@ -17,7 +17,8 @@
 
 typedef struct td_ddp_state td_ddp_state;
 
-/* A bucket and its reduction. */
+/* What is reduced by one collective: a bucket of DDP, or with .shard the gradients of a unit of the
+ * model (parallel/units.c). */
 typedef struct td_ddp_unit {
     td_bucket b;
     int first;     /* the first parameter's place in the order of memory; the others follow */
@@ -32,10 +33,10 @@ typedef struct td_ddp_units {
     td_ddp_unit *list;
     int count;
     bool rebuilt; /* units have the order in which gradients became ready */
-    bool stays;   /* no rebuild: something belongs to the order that there is */
+    bool stays;   /* no rebuild: sharded state belongs to places in memory */
     int layout;   /* td_params_reorders when the units were made */
-    /* parallel/: which unit each parameter belongs to; NULL: units are buckets, filled by size. And
-     * sets a unit's name and gradients; NULL: a slice of the flat gradients. */
+    /* Set by parallel/shard.c: the unit of each parameter, and what sets a unit's name and
+     * gradients. NULL: units are buckets, slices of the flat gradients that are filled by size. */
     const int *of_param;
     void (*describe)(td_ddp_state *s, td_ddp_unit *u);
 } td_ddp_units;
@@ -159,7 +160,7 @@ void td_ddp_free_buffers(td_ddp_state *s);
 td_status td_ddp_broadcast_buffers(td_ddp_state *s);
 td_status td_ddp_broadcast_all(td_ddp_state *s);
 
-/* units.c. A reduction begins anew after each that makes units: td_reducer_arm. */
+/* units.c. After td_units_make call td_reducer_arm. */
 td_status td_units_first_order(td_ddp_state *s); /* collective */
 td_status td_units_make(td_ddp_state *s);
 void td_units_free(td_ddp_state *s);
@@ -189,7 +190,7 @@ td_tensor *td_ddp_new_memory(td_group *group, td_device device, int64_t count, t
 td_status td_ddp_move_memory(td_ddp_state *s, bool with_values, int64_t length);
 /* parallel/shard.c: lays out memory for td_ddp_options.shard, and shares it. Collective. */
 td_status td_ddp_shard_open(td_ddp_state *s);
-/* Around the model's forward: its values come, and go. */
+/* Runs the model's forward, for which its values are gathered and then dropped. */
 td_tensor *td_ddp_shard_forward(td_ddp_state *s, const td_around_rest *rest, td_tensor *x);
 /* A tensor over elements of flat memory. */
 td_tensor *td_ddp_slice(const td_tensor *flat, int64_t begin, int64_t count);

@@ -173,9 +173,8 @@ td_evaluation td_evaluate_at(td_module *net, td_loader *loader, td_site at);
  * communication begins early, and little is left to send when backward is over.
  *
  * Order. All ranks send the buckets in the same fixed order, starting with the last layers, whose
- * gradients backward computes first. A bucket that is complete waits for the buckets before it.
- * After the first backward DDP rebuilds the buckets once, in the order in which gradients became
- * ready. Results do not depend on the buckets.
+ * gradients backward computes first. After the first backward DDP rebuilds the buckets once, in the
+ * order in which gradients became ready. Results do not depend on the buckets.
  *
  * When. td_backward queues a bucket's all-reduce when the bucket's last gradient is ready and all
  * buckets before it are queued. (A ready hook does that, autograd/hooks.h, on td_backward's

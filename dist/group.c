@@ -16,7 +16,7 @@ enum { MAX_GROUPS = 1024 };
 /* The state between td_dist_init and td_dist_destroy. */
 static struct {
     bool initialized;
-    td_rendezvous_result met;
+    td_rendezvous_result met; /* this process's rank and the store, found by td_rendezvous */
     char backend[64]; /* that the program or the environment asks for; "": by where ranks are */
     double timeout;
     td_group *groups[MAX_GROUPS]; /* by index; NULL: not a member, or freed */
@@ -31,8 +31,8 @@ static double seconds_left(double deadline)
     return left > 1e-3 ? left : 1e-3;
 }
 
-/* Fails after a wait has failed: with the rank that has not come, if the wait timed out and no
- * cause was told yet. */
+/* Fails after a wait for `rank` has failed. If the wait timed out, and no other rank has told a
+ * cause, the message names `rank`. */
 static td_status fail_missing(const td_group *group, td_store *store, td_status status, int rank)
 {
     char text[TD_CAUSE_BYTES], wait[TD_CAUSE_BYTES / 2];

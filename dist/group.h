@@ -32,7 +32,7 @@ struct td_group {
     struct td_captured_peers *captured; /* td_group_captured's; NULL: not asked for yet */
     char device_wish[16];               /* "nccl": the group must use NCCL; "": the best engine */
     _Atomic(td_device_engine *) device_engine;
-    atomic_bool stages; /* in place of an engine */
+    atomic_bool stages; /* without such an engine: collectives run on copies in CPU memory */
     td_device staged;   /* the device whose collectives are staged */
     td_host_copy *unused_staged;
     atomic_uint_fast64_t device_collectives; /* numbers given out */

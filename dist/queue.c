@@ -70,7 +70,7 @@ static void finish_work(td_group *group, td_work *work, td_status status)
     pthread_cond_broadcast(&group->queue.done);
 }
 
-/* ---- driving the engine: with the lock and `busy`, which are given up on the way ---- */
+/* ---- driving the engine: with `busy`, and with the lock, which is released meanwhile ---- */
 
 static void begin_work(td_queue *q, td_work *work, bool background)
 {

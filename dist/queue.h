@@ -18,7 +18,7 @@
 struct td_work {
     td_collective c;
     td_group *group;
-    td_work *older; /* all of the queue */
+    td_work *older; /* links all handles of the queue, for td_queue_free */
     td_work *next;  /* in the queue, the list of running messages, or the list of unused works */
     void *request;  /* the engine's, of a running message */
     double timeout;

@@ -202,7 +202,7 @@ bool td_reducer_wait(td_ddp_state *s, td_ddp_unit *u)
  * TD_DDP_WAITED may start another collective of the unit: then waits for these, too. */
 static void wait_for_all(td_ddp_state *s)
 {
-    if (fine(s)) { /* on a GPU the optimizer waits for the last unit's event only */
+    if (fine(s)) { /* on a GPU one event stands for all collectives */
         td_ddp_note(s, td_device_join_all(s->group));
     }
     bool under_way = true;

@@ -43,8 +43,8 @@ static td_status open_unit(td_ddp_units *units, int first)
     return TD_OK;
 }
 
-/* Whether a unit ends with the k-th gradient: where another module's begin, or once its gradients
- * fill the limit, so it may be larger. */
+/* Whether the open unit ends with the k-th gradient: with .shard if the next gradient belongs to
+ * another unit of the model, otherwise once its gradients reach the limit, or exceed it. */
 static bool ends_with(const td_ddp_state *s, int k, double filled, double still_to_come)
 {
     const int *order = td_params_order(s->params), *of = s->units.of_param;
@@ -132,7 +132,8 @@ td_status td_units_make(td_ddp_state *s)
 
 /* ---- the order of gradients ---- */
 
-/* Makes all ranks' values equal: root's, or (root negative) the least of all ranks. */
+/* Gives all ranks the values of rank root, or, if root is negative, the least of all ranks' values.
+ */
 static td_status share_numbers(td_ddp_state *s, int32_t *values, int count, int root)
 {
     td_tensor *t = td_borrow(values, TD_SHAPE(count), TD_I32, TD_CPU);
@@ -146,8 +147,8 @@ static td_status share_numbers(td_ddp_state *s, int32_t *values, int count, int 
 }
 
 /* The order before the first backward: the reverse order of registration, because backward goes
- * from the last layer to the first. If a checkpoint of an earlier DDP has brought another order,
- * that one. Rank 0's order counts. */
+ * from the last layer to the first. If a checkpoint of an earlier DDP run has set another order,
+ * the checkpoint's. All ranks take rank 0's order. */
 td_status td_units_first_order(td_ddp_state *s)
 {
     const int *now = td_params_order(s->params);

@@ -23,7 +23,7 @@ enum { GRAIN = 64 }; /* bytes: windows begin on cache lines */
 
 /* ---- what the optimizer and checkpoints need of the other ranks ---- */
 
-/* All at once: each unit's pieces go from place to place in the flat memory. */
+/* If every rank keeps all values: after a step, gathers all units in place in the flat memory. */
 static void gather(void *user)
 {
     td_sharding *sh = user;
@@ -70,7 +70,7 @@ static td_status agree(td_status mine, void *user)
     return td_group_agree(((td_sharding *)user)->ddp->group, mine);
 }
 
-/* On all ranks or on none. */
+/* Offloaded memory for a window: on all ranks, or on none. */
 static td_tensor *window_memory(int64_t count, td_dtype dtype, void *user)
 {
     const td_ddp_state *s = ((td_sharding *)user)->ddp;
@@ -84,7 +84,8 @@ static td_tensor *window_memory(int64_t count, td_dtype dtype, void *user)
 
 /* ---- the events of a step ---- */
 
-/* A unit's gradients are averaged: within this replica, if there are others. */
+/* Called when a unit's gradients are averaged: moves this rank's piece into the window, and frees
+ * the slot. If there are replicas, starts the average over the replicas. */
 static td_status keep(td_shard_unit *u, td_ddp_unit *unit)
 {
     td_sharding *sh = u->sharding;
@@ -116,7 +117,7 @@ static td_status on(td_ddp_part *part, td_ddp_state *s, td_ddp_event event, td_d
     case TD_DDP_LAUNCH:
         td_shard_begin_grads(u); /* if its backward has not run */
         break;
-    case TD_DDP_LAUNCHED: /* replicas average the unit before now: at the same place on all ranks */
+    case TD_DDP_LAUNCHED: /* the replicas average the unit before only now (grads.c says why) */
         if (sh->replicas != NULL && u->number > 0) {
             td_reducer_wait(s, unit - 1);
         }
@@ -149,7 +150,7 @@ static void free_slots(const td_slots *slots)
     td_free(slots->grad.memory);
 }
 
-/* A unit's header, to which leaves still refer: its memory goes. */
+/* Frees a unit's header. Leaves still have views of its storage, which is left without memory. */
 static void free_header(td_tensor *t)
 {
     if (t != NULL) {
@@ -179,7 +180,7 @@ static void free_sharding(td_ddp_part *part)
     free(sh);
 }
 
-/* Stage 1: all stays in flat memory, which is one unit. */
+/* TD_SHARD_OPTIMIZER (ZeRO-1): values and gradients stay in flat memory, which is one unit. */
 static td_status open_optimizer(td_sharding *sh, const td_params_peers *peers)
 {
     td_ddp_state *s = sh->ddp;
@@ -211,8 +212,8 @@ static bool make_slot(const td_sharding *sh, td_slots *s, int64_t count, int64_t
            (s->value.packed != NULL || !packs);
 }
 
-/* For each use at a time one as large as the largest unit; the root has its own. Collective: a rank
- * without memory goes on, and says so at the end. */
+/* TD_SLOTS slots, each as large as the largest unit, and slots for the root alone. Collective: a
+ * rank that is short of memory still takes part in the other allocations, and fails at the end. */
 static td_status make_slots(td_sharding *sh)
 {
     int64_t largest = 0, bytes = 0;
@@ -247,7 +248,7 @@ static void describe_unit(td_ddp_state *s, td_ddp_unit *unit)
              (double)td_unit_bytes(unit) / (1 << 20));
 }
 
-/* Stages 2 and 3: units. */
+/* TD_SHARD_GRADIENTS and TD_SHARD_PARAMETERS (ZeRO-2, ZeRO-3). */
 static td_status open_units(td_sharding *sh, td_params_peers *peers)
 {
     td_ddp_state *s = sh->ddp;

@@ -94,7 +94,8 @@ td_status td_shard_lay_out(td_sharding *sh, td_params_peers *peers);
 
 /* This rank's piece of a unit's values, by value. */
 td_tensor td_shard_own(const td_shard_unit *u);
-/* A slot becomes a unit's memory, and is free again. place: the unit's value_slot or grad_slot. */
+/* td_slot_give makes a slot the memory of t, a unit's values or grads; td_slot_take takes the
+ * memory away, and the slot is free again. place: the unit's value_slot or grad_slot. */
 void td_slot_give(td_slot *slot, td_shard_unit *u, td_tensor *t, td_slot **place);
 void td_slot_take(td_tensor *t, td_slot **place);
 

@@ -50,8 +50,8 @@ static bool is_inside(const char *path, const char *of)
     return strncmp(path, of, length) == 0 && path[length] == '.';
 }
 
-/* With .wire: matrices of Linear and Conv2d, which these multiply as bf16 under TD_PRECISION_BF16.
- * A depthwise convolution's are none. */
+/* Whether a tensor travels as bf16 with .wire: the weights of Linear and Conv2d, which multiply
+ * them as bf16 under TD_PRECISION_BF16; but not a depthwise convolution's, which are no matrix. */
 static bool is_narrow(const search *all, const td_module *m, const td_named_tensor *t)
 {
     return all->sh->ddp->options.wire != NULL && strcmp(t->name, "weight") == 0 &&
@@ -59,8 +59,8 @@ static bool is_narrow(const search *all, const td_module *m, const td_named_tens
            t->tensor->ndim >= 2 && t->tensor->shape[1] > 1;
 }
 
-/* A parameter of two units' modules belongs to the root, which is here while either runs. One of
- * two modules does not travel as bf16. */
+/* A parameter that two units share belongs to the root, whose values are gathered while either unit
+ * runs. A parameter that two modules share does not travel as bf16. */
 static void assign(search *all, const td_tensor *t, int unit, bool narrow)
 {
     const td_params *params = all->sh->ddp->params;
@@ -94,7 +94,7 @@ static void count_module(td_module *m, const char *path, void *user)
     ++*(int *)user;
 }
 
-/* In the order of registration; of_param says which each parameter belongs to. */
+/* Lists the units in the order of registration, and sets of_param: the unit of each parameter. */
 static td_status find(search *all)
 {
     td_module *model = all->sh->ddp->model;
@@ -123,8 +123,8 @@ static int64_t round_up(int64_t count, int64_t unit)
     return (count + unit - 1) / unit * unit;
 }
 
-/* Unit after unit, the last block first, as backward meets them, and the root at the end. A unit's
- * parameters are in the order that there was, but those that travel as bf16 come first. */
+/* Places unit after unit in the flat space: the last block first, as in backward, and the root at
+ * the end. In a unit the parameters that travel as bf16 come first; otherwise their order stays. */
 static void place(td_sharding *sh, const search *all, int *order, int64_t *begin)
 {
     td_ddp_state *s = sh->ddp;
@@ -159,8 +159,8 @@ static void place(td_sharding *sh, const search *all, int *order, int64_t *begin
 
 /* ---- memory ---- */
 
-/* A header of parameter i's form over its place in its unit, or in flat memory (NULL: no unit's).
- */
+/* A header of parameter i's shape and strides, over its place in its unit's memory; unit NULL: in
+ * the flat memory. */
 static td_tensor *form(const td_sharding *sh, int i, int64_t begin, const td_tensor *unit,
                        const td_tensor *flat)
 {
@@ -182,7 +182,7 @@ static bool make_headers(td_sharding *sh, td_params_places *places)
     return made;
 }
 
-/* Units' values where the ranks' windows are mapped side by side. */
+/* Maps the windows of all ranks side by side, and puts the units' values there. */
 static bool weave(const td_sharding *sh, const td_tensor *window)
 {
     char *all = td_group_weave(sh->group, window, sh->cuts, sh->count);
@@ -203,15 +203,15 @@ static td_tensor *new_lasting(const td_sharding *sh, td_group *group, int64_t co
                            : td_zeros(TD_SHAPE(count), dtype, sh->device);
 }
 
-/* A unit's header, for good: its memory comes and goes. */
+/* A unit's header. It lasts as long as the model, while its memory comes and goes. */
 static td_tensor *new_header(const td_sharding *sh, const td_shard_unit *u)
 {
     td_dtype dtype = td_params_flat(sh->ddp->params)->dtype;
     return td_new_away(TD_SHAPE(u->count), dtype, TD_ROW_MAJOR, sh->device, NULL);
 }
 
-/* This rank's window of the gradients and its window, or all, of the values; and what comes and
- * goes. Collective; the ranks agree on the outcome later. */
+/* Makes what lasts: this rank's window of the gradients, its window of the values or all values,
+ * and the units' headers. Collective; the ranks agree on the outcome later. */
 static bool make_memory(td_sharding *sh, td_params_places *places)
 {
     bool own_values = sh->ddp->options.shard == TD_SHARD_PARAMETERS;
