@@ -28,7 +28,7 @@ enum {
     GROWTH = 2 << 20,  /* bytes; a huge page */
     DEVICE_UNIT = 256, /* bytes; what libraries for GPUs expect addresses to be a multiple of */
     SMALL = 16 << 10,  /* bytes; blocks up to this size lie in the nook while there is room */
-    NOOK = 256 << 10,  /* bytes */
+    NOOK = 256 << 10,  /* bytes; keeps small blocks from splitting the holes for large ones */
 };
 
 /* A part of the arena, taken or free. The table of blocks is in ascending order, without gaps, from

@@ -18,7 +18,7 @@ typedef struct td_reduce_plan {
     int64_t a_col;                                /* elements to the next row of x in a run */
     int64_t panels, tiles;                        /* of output and input channels, of a group */
     int64_t span_groups, span_panels, span_tiles; /* in a task */
-    int64_t spans;                                /* tasks of a piece */
+    int64_t spans;                                /* of dw: tasks of a piece */
     int64_t rows, blocks;                         /* of dy */
     int64_t pieces, per_piece;                    /* of the blocks; blocks in a piece */
     bool packs; /* rows of dy are copied, as they are read often */
