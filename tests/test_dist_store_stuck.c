@@ -199,7 +199,7 @@ static void the_time_out_holds_if_rank_0_is_stopped(void **state)
     assert_int_equal(status, 0);
 }
 
-/* ---- a host with two addresses ---- */
+/* ---- hosts with names ---- */
 
 static struct sockaddr_in swallowing; /* "two-addresses" has this one first, then 127.0.0.1 */
 
@@ -213,6 +213,7 @@ int getaddrinfo(const char *host, const char *port, const struct addrinfo *hints
                                    .sin_port = htons((uint16_t)atoi(port)),
                                    .sin_addr = { htonl(INADDR_LOOPBACK) } };
     bool two = strcmp(host, "two-addresses") == 0;
+    td_sleep(strcmp(host, "slow-name") == 0 ? 5.1 : 0); /* the first name server is down */
     for (int i = 0; i < 2; i++) {
         list[i] =
             (struct addrinfo){ .ai_family = AF_INET,
@@ -260,6 +261,19 @@ static void an_address_that_answers_nothing(void **state)
     close(filler[0]);
     close(filler[1]);
     close(listener);
+}
+
+/* Looking up a name may take longer than an attempt to connect. */
+static void a_name_server_that_is_down(void **state)
+{
+    (void)state;
+    served s = serve(20);
+    td_store *store;
+    assert_int_equal(td_tcp_store_connect("slow-name", s.port, 20, NULL, &store), TD_OK);
+    td_store_close(store);
+    assert_int_equal(td_tcp_store_connect("slow-name", s.port, 1, NULL, &store), TD_OK);
+    td_store_close(store);
+    end(s);
 }
 
 /* ---- answers that no store gives ---- */
@@ -328,6 +342,7 @@ int main(void)
         cmocka_unit_test(a_pause_is_no_time_out),
         cmocka_unit_test(the_time_out_holds_if_rank_0_is_stopped),
         cmocka_unit_test(an_address_that_answers_nothing),
+        cmocka_unit_test(a_name_server_that_is_down),
         cmocka_unit_test(answers_that_cannot_be),
         cmocka_unit_test(the_last_will_counts),
     };

@@ -100,12 +100,14 @@ static int connect_one(const struct addrinfo *to, double deadline)
     return fd;
 }
 
-int td_socket_connect(const char *host, int port, double deadline)
+int td_socket_connect(const char *host, int port, double *deadline)
 {
     char service[16];
     snprintf(service, sizeof(service), "%d", port);
     struct addrinfo hints = { .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM }, *found;
+    double begin = td_clock();
     int failed = getaddrinfo(host, service, &hints, &found);
+    *deadline += td_clock() - begin;
     if (failed != 0) { /* not found: the name server knows no such host */
         td_status status = failed == EAI_NONAME ? TD_E_NOTFOUND : TD_E_NETWORK;
         return td_fail(status, "%s", gai_strerror(failed));
@@ -116,7 +118,7 @@ int td_socket_connect(const char *host, int port, double deadline)
     }
     for (const struct addrinfo *at = found; at != NULL && fd < 0; at = at->ai_next, left--) {
         double now = td_clock();
-        fd = connect_one(at, now + (deadline - now) / left);
+        fd = connect_one(at, now + (*deadline - now) / left);
     }
     freeaddrinfo(found);
     return fd;

@@ -11,9 +11,11 @@
 void td_socket_tune(int fd);
 
 /* Tries each of the host's addresses once, for an equal part of the time that is left: packets to
- * an address that no longer exists get no answer. Returns a non-blocking descriptor, or negative:
- * TD_E_TIMEOUT, TD_E_NETWORK, TD_E_NOTFOUND (no such host), TD_E_IO (no descriptor is left). */
-int td_socket_connect(const char *host, int port, double deadline);
+ * an address that no longer exists get no answer. *deadline is moved by the time that looking up
+ * the host's name took: 5 s for each name server that does not answer. Returns a non-blocking
+ * descriptor, or negative: TD_E_TIMEOUT, TD_E_NETWORK, TD_E_NOTFOUND (no such host), TD_E_IO (no
+ * descriptor is left). */
+int td_socket_connect(const char *host, int port, double *deadline);
 
 /* Waits until something has arrived, or the connection has ended. TD_E_TIMEOUT. */
 td_status td_socket_await(int fd, double deadline);

@@ -75,13 +75,14 @@ static td_status greet(const tcp_store *t, int fd, double deadline)
     return prove(t, fd, mine + sizeof(hello), deadline);
 }
 
-static int open_connection(const tcp_store *t, double deadline)
+/* *deadline: see td_socket_connect. */
+static int open_connection(const tcp_store *t, double *deadline)
 {
     int fd = td_socket_connect(t->host, t->port, deadline);
     if (fd < 0) {
         return fd;
     }
-    td_status status = greet(t, fd, deadline);
+    td_status status = greet(t, fd, *deadline);
     if (status != TD_OK) {
         close(fd);
         return status;
@@ -95,8 +96,8 @@ static int keep_connecting(const tcp_store *t, double timeout)
     char last[400] = "";
     double begin = td_clock(), pause = FIRST_PAUSE;
     for (;;) {
-        double tried = td_clock();
-        int fd = open_connection(t, fmin(begin + timeout, tried + ATTEMPT));
+        double tried = td_clock(), deadline = fmin(begin + timeout, tried + ATTEMPT);
+        int fd = open_connection(t, &deadline);
         if (fd >= 0 || fd == TD_E_MISMATCH || fd == TD_E_IO) {
             return fd;
         }
@@ -135,7 +136,7 @@ static void close_connection(int fd)
 
 /* Two threads that ask at once have a connection each, and the last one to be done leaves its
  * own. */
-static int take_connection(const tcp_store *t, atomic_int *place, double deadline)
+static int take_connection(const tcp_store *t, atomic_int *place, double *deadline)
 {
     int fd = atomic_exchange(place, -1);
     return fd >= 0 ? fd : open_connection(t, deadline);
@@ -227,7 +228,7 @@ static td_status tcp_call(td_store *store, const td_store_request *r, char **rep
     tcp_store *t = (tcp_store *)store;
     double deadline = td_clock() + r->timeout;
     atomic_int *place = r->op == TD_STORE_WILL ? &t->will : &t->idle;
-    int fd = take_connection(t, place, deadline);
+    int fd = take_connection(t, place, &deadline);
     if (fd < 0) {
         return explain(t, r, fd, false);
     }
