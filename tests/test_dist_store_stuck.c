@@ -129,6 +129,39 @@ static void watching_at_a_stopped_store(void **state)
     end(s);
 }
 
+/* A store whose server takes 2 s for any answer. */
+typedef struct late_store {
+    td_store store;
+    td_store *base;
+} late_store;
+
+static td_status late_call(td_store *store, const td_store_request *r, char **reply, size_t *size)
+{
+    return r->timeout < 2 ? td_fail(TD_E_TIMEOUT, "no answer to '%s' yet", r->key)
+                          : td_store_call(((late_store *)store)->base, r, reply, size);
+}
+
+/* Also a rank's process, and why there is no group, are asked with the store's time-out. */
+static void watching_at_a_late_store(void **state)
+{
+    (void)state;
+    static const td_store_kind kind = { .name = "late", .call = late_call };
+    served s = serve(20);
+    late_store late = { { &kind, 20 }, s.store };
+    td_rendezvous_result met = { .world_size = 2, .store = &late.store, .one_host = true };
+    td_store *watched;
+    char who[32], *text;
+    snprintf(who, sizeof(who), "h|h, pid %ld", (long)getpid());
+    assert_int_equal(td_store_set_text(s.store, "joined/1", who), TD_OK);
+    assert_int_equal(td_watched_store_open(&late.store, &met, NULL, 2, &watched), TD_OK);
+    assert_int_equal(td_store_get_text(watched, "never", 2, &text), TD_E_TIMEOUT);
+    assert_error_says("the key 'never'", "nobody set it", NULL);
+    assert_true(td_watched_store_tell(watched, TD_E_NOMEM, "no memory"));
+    assert_int_equal(td_store_get_text(watched, "never", 2, &text), TD_E_NOMEM);
+    td_store_close(watched);
+    end(s);
+}
+
 /* ---- a process that is stopped, with its server and its client ---- */
 
 static void *answer_soon(void *fd)
@@ -339,6 +372,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_second_connection_waits_as_long),
         cmocka_unit_test(watching_at_a_stopped_store),
+        cmocka_unit_test(watching_at_a_late_store),
         cmocka_unit_test(a_pause_is_no_time_out),
         cmocka_unit_test(the_time_out_holds_if_rank_0_is_stopped),
         cmocka_unit_test(an_address_that_answers_nothing),

@@ -406,7 +406,7 @@ td_status td_rendezvous_who(const td_rendezvous_result *result, int rank, char *
 {
     char key[32];
     joined_key(key, rank);
-    TD_TRY(td_store_get_text(result->store, key, 1, who));
+    TD_TRY(td_store_get_text(result->store, key, 0, who));
     const char *name = strchr(*who, '|');
     if (name != NULL) {
         memmove(*who, name + 1, strlen(name + 1) + 1);

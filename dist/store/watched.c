@@ -63,7 +63,7 @@ static td_status hear(const watched_store *w)
     if (!told) {
         return TD_OK;
     }
-    TD_TRY(td_store_get_text(w->base, FAULT, 1, &text));
+    TD_TRY(td_store_get_text(w->base, FAULT, 0, &text));
     int code = TD_E_PEER, length = 0;
     sscanf(text, "%d %n", &code, &length);
     td_status status = td_fail(code < 0 ? (td_status)code : TD_E_PEER, "%s", text + length);
