@@ -165,11 +165,11 @@ bool td_is_layout(const td_tensor *t, td_layout layout)
 {
     const dim_order order = layout_order(t->storage->device, layout, t->ndim);
     bool is = true;
-    int64_t step = 1; /* as dense_strides has it */
+    int64_t step = 1; /* as dense_strides has it; 0 once a dimension is empty */
     for (int i = order.count - 1; i >= 0; i--) {
         int d = order.dim[i];
         is = is && (t->shape[d] <= 1 || t->stride[d] == step);
-        step *= t->shape[d];
+        (void)__builtin_mul_overflow(step, t->shape[d], &step);
     }
     return is || step == 0;
 }

@@ -104,6 +104,12 @@ static void test_layouts_are_recognised(void **state)
     assert_true(td_is_layout(plain, TD_IMAGE) && td_same_order(plain, pixel));
     td_free(pixel);
     td_free(plain);
+
+    /* A tensor without elements may have sizes whose product no integer holds. */
+    const int64_t huge = INT64_C(1) << 40;
+    td_tensor *none = td_new(TD_SHAPE(0, huge, huge), TD_F32, TD_CPU);
+    assert_true(td_is_contiguous(none));
+    td_free(none);
 }
 
 /* The same memory with other strides. */
