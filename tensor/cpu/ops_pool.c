@@ -68,8 +68,12 @@ static void cut(pool_job *job, int64_t piece)
     job->piece = piece;
     job->pieces = (job->run + piece - 1) / piece;
     job->items = to[0] * to[1] * job->pieces;
-    int64_t cost = (job->run < piece ? job->run : piece) * job->p.kernel[0] * job->p.kernel[1] /
-                   (job->p.stride[0] * job->p.stride[1]);
+    int64_t cost = job->run < piece ? job->run : piece, strides = 1;
+    for (int k = 0; k < 2; k++) { /* a window has no more taps than the image has pixels */
+        cost *= job->p.kernel[k] < job->size_x[k] ? job->p.kernel[k] : job->size_x[k];
+        strides *= job->p.stride[k];
+    }
+    cost /= strides;
     job->chunk = td_item_chunk(job->items, cost > 0 ? cost : 1);
 }
 
