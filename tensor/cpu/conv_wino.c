@@ -246,7 +246,7 @@ static void dw_task(void *ctx, int64_t task)
     }
     for (int64_t i = 0; i < m && r->first + rows_of(r) == p->rows; i++) {
         float *dw = (float *)p->call->w + (x * in + i) * oc + dy * width;
-        p->wino->dw_from_points(dw, p->desc->ic * oc, sums + i * width, in * width, 1, 0, n,
+        p->wino->dw_from_points(dw, p->desc->ic * oc, sums + i * width, in * width, n,
                                 p->call->accumulate);
     }
     if (slot >= 0) {

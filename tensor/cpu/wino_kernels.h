@@ -49,10 +49,9 @@ typedef struct td_wino_kernels {
     /* to[p*to_step + i] = (G w G^T)[p] with w[tap] at from[tap*from_step + i], for i < count. */
     void (*w_to_points)(float *to, int64_t to_step, const float *from, int64_t from_step,
                         int64_t count);
-    /* dw[tap*dw_step + i] = or += (G^T s G)[tap], s[p] the sum of from[k*piece_step + p*step + i]
-     * over pieces k < pieces, in order. */
+    /* dw[tap*dw_step + i] = or += (G^T s G)[tap] with s[p] at from[p*step + i], for i < count. */
     void (*dw_from_points)(float *dw, int64_t dw_step, const float *from, int64_t step,
-                           int64_t pieces, int64_t piece_step, int64_t count, bool accumulate);
+                           int64_t count, bool accumulate);
 } td_wino_kernels;
 
 /* On the instruction set in use. */
