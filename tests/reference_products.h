@@ -25,8 +25,7 @@ typedef struct ref_conv_types {
     double tolerance; /* 0: by dtype */
 } ref_conv_types;
 
-/* All passes of a convolution, with and without bias, accumulation, statistics and scattered
- * memory. */
+/* All passes of a convolution, with and without bias, accumulation and scattered memory. */
 void ref_check_conv(const ref_conv *c, const ref_conv_types *types);
 
 #endif

@@ -61,8 +61,8 @@ static void all_shapes(td_isa isa)
         shape(40, 64, 4, 4, 64, 1),  /* one tile in a picture */
         shape(3, 64, 8, 8, 130, 1),  /* more than two panels, the last one narrow */
         shape(2, 160, 7, 7, 20, 1),  /* longer sums than one partial sum; tails */
-        shape(130, 20, 5, 3, 9, 0),  /* blocks that begin in the middle of a tile's pictures */
-        shape(300, 16, 8, 9, 16, 2), /* several pieces of backward-weights */
+        shape(130, 20, 5, 3, 9, 0),  /* rounds that begin in the middle of a tile's pictures */
+        shape(300, 16, 8, 9, 16, 2), /* several rounds of backward-weights */
         shape(1, 1, 3, 3, 1, 0),     /* one number */
     };
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
@@ -78,7 +78,7 @@ static void all_shapes(td_isa isa)
     td_isa_force(td_isa_detect());
 }
 
-/* Deep layers, whose rows go in rounds: of everything, and of backward-weights alone. */
+/* Rounds that all threads share: of a deep layer in all passes, otherwise in backward-weights. */
 static void test_rounds(void **state)
 {
     (void)state;
