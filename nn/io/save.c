@@ -103,7 +103,7 @@ typedef struct saver {
     td_safetensors_out *out;      /* NULL: another rank writes the file */
     void *buffer;                 /* a piece's elements, row-major */
     td_tensor *whole;             /* bytes: room for any tensor that must be brought together */
-    td_status status;             /* the first failure of writing */
+    td_status status;             /* the last failure; after one nothing is written */
 } saver;
 
 /* The parameters of which several ranks have state, so that all of them save. */
@@ -144,8 +144,9 @@ static void put(saver *s, int i, const td_tensor *t)
 }
 
 /* Puts a record that rank 0 does not have as it is: one of windows, or another rank's. All ranks do
- * this, also those on which writing has failed. */
-static td_status put_together(saver *s, int i, int owner)
+ * this, also those on which something has failed: the others wait for their part. (In a group that
+ * is broken every call fails at once.) */
+static void put_together(saver *s, int i, int owner)
 {
     const td_tensor_record *r = &s->list->tensors[i];
     const td_tensor *t = r->tensor;
@@ -155,18 +156,19 @@ static td_status put_together(saver *s, int i, int owner)
     td_layout_strides(td_device_of(s->whole), TD_ROW_MAJOR, td_shape_of(t), stride);
     td_init_header(&view, s->whole->storage, 0, td_shape_of(t),
                    r->window != NULL ? t->stride : stride, t->dtype);
+    td_status status = TD_OK;
     if (r->window == NULL) {
         if (owner == s->peers->rank) {
             td_copy_(&view, t);
         }
-        TD_TRY(s->peers->broadcast(&elements, owner, s->peers->user));
+        status = s->peers->broadcast(&elements, owner, s->peers->user);
     } else if (owner != 0) {
-        TD_TRY(td_params_collect(s->params, r->window, r->param, &elements));
+        status = td_params_collect(s->params, r->window, r->param, &elements);
     } else if (s->out != NULL && s->status == TD_OK) {
-        s->status = td_params_take(s->params, r->window, r->param, &elements);
+        status = td_params_take(s->params, r->window, r->param, &elements);
     }
+    s->status = status != TD_OK ? status : s->status;
     put(s, i, &view);
-    return TD_OK;
 }
 
 static td_status put_all(saver *s)
@@ -175,7 +177,7 @@ static td_status put_all(saver *s)
         const td_tensor_record *r = &s->list->tensors[i];
         int owner = r->window != NULL ? td_params_owner(s->params, r->param) : r->owner;
         if (r->window != NULL || owner != 0) {
-            TD_TRY(put_together(s, i, owner));
+            put_together(s, i, owner);
         } else {
             put(s, i, r->tensor);
         }
