@@ -8,6 +8,7 @@
 #include "nn/module.h"
 #include "tensor/extend.h"
 
+#include <pthread.h>
 #include <stdarg.h>
 #include <setjmp.h>
 #include <stdint.h>
@@ -431,6 +432,60 @@ static void test_a_file_that_becomes_shorter(void **state)
     td_safetensors_close(file);
 }
 
+enum { READERS = 4, READ_COUNT = 5000 };
+
+typedef struct reader {
+    const td_safetensors *file;
+    int number; /* of its tensor, and each of the tensor's elements */
+    bool right;
+} reader;
+
+static void *read_often(void *arg)
+{
+    reader *r = arg;
+    float values[READ_COUNT];
+    for (int i = 0; i < 3000 && r->right; i++) {
+        r->right =
+            td_safetensors_read(r->file, td_safetensors_get(r->file, r->number), values) == TD_OK;
+        for (int k = 0; k < READ_COUNT; k++) {
+            r->right = r->right && values[k] == (float)r->number;
+        }
+    }
+    return NULL;
+}
+
+static void test_threads_read_one_file(void **state)
+{
+    (void)state;
+    static float values[READERS][READ_COUNT];
+    static const char *const names[READERS] = { "0", "1", "2", "3" };
+    td_safetensors_entry entries[READERS];
+    const char *path = temp_path("file.safetensors");
+    for (int i = 0; i < READERS; i++) {
+        entries[i] = (td_safetensors_entry){ names[i], TD_F32, TD_SHAPE(READ_COUNT), values[i],
+                                             sizeof values[i] };
+        for (int k = 0; k < READ_COUNT; k++) {
+            values[i][k] = (float)i;
+        }
+    }
+    td_safetensors *file;
+    assert_int_equal(td_safetensors_write(path, entries, READERS, NULL, 0), TD_OK);
+    assert_int_equal(td_safetensors_open(path, &file), TD_OK);
+    pthread_t threads[READERS];
+    reader readers[READERS];
+    for (int i = 0; i < READERS; i++) {
+        readers[i] = (reader){ .file = file, .number = i, .right = true };
+        assert_int_equal(pthread_create(&threads[i], NULL, read_often, &readers[i]), 0);
+    }
+    bool right = true;
+    for (int i = 0; i < READERS; i++) {
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+        right = right && readers[i].right;
+    }
+    assert_true(right);
+    td_safetensors_close(file);
+}
+
 /* Files of a run have the bytes that format 1 has always had (FNV-1a of the whole file). */
 static void test_bytes_of_a_run(void **state)
 {
@@ -487,6 +542,8 @@ int main(void)
                                         temp_folder_teardown),
         cmocka_unit_test_setup_teardown(test_parts, temp_folder_setup, temp_folder_teardown),
         cmocka_unit_test_setup_teardown(test_a_file_that_becomes_shorter, temp_folder_setup,
+                                        temp_folder_teardown),
+        cmocka_unit_test_setup_teardown(test_threads_read_one_file, temp_folder_setup,
                                         temp_folder_teardown),
         cmocka_unit_test_setup_teardown(test_bytes_of_a_run, temp_folder_setup,
                                         temp_folder_teardown),

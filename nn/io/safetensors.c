@@ -59,12 +59,17 @@ static td_status sort_names(td_safetensors *file)
 
 /* ---- the whole ---- */
 
-/* Bytes of the file from `offset` on. */
+/* Bytes of the file from `offset` on. The lock is for other threads, which would move the place
+ * between seeking and reading. */
 static td_status read_at(const td_safetensors *file, int64_t offset, void *to, size_t size)
 {
+    flockfile(file->in);
     bool got = fseeko(file->in, offset, SEEK_SET) == 0 && fread(to, 1, size, file->in) == size;
+    int error = errno;
+    bool shorter = feof(file->in);
+    funlockfile(file->in);
     TD_CHECK(got, TD_E_IO, "reading failed: %s",
-             feof(file->in) ? "the file became shorter" : strerror(errno));
+             shorter ? "the file became shorter" : strerror(error));
     return TD_OK;
 }
 

@@ -24,7 +24,8 @@ td_status td_safetensors_open(const char *path, td_safetensors **file);
 /* Does the same with a file in memory. The caller keeps bytes until td_safetensors_close. */
 td_status td_safetensors_parse(const void *bytes, size_t size, td_safetensors **file);
 /* Copies a tensor's data, entry->bytes, to `to`; entry is the file's own (td_safetensors_get,
- * _find). TD_E_IO: reading failed, or the file has become shorter since it was opened. */
+ * _find). Several threads may read at once. TD_E_IO: reading failed, or the file has become shorter
+ * since it was opened. */
 td_status td_safetensors_read(const td_safetensors *file, const td_safetensors_entry *entry,
                               void *to);
 /* The number of tensors; the i-th tensor, in the order of the file; the tensor of a name, or NULL;
