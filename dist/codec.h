@@ -66,8 +66,8 @@ const td_bucket_codec *td_codec_find(const char *name);
  * valid until the next of these calls.
  *
  * To save, all ranks call td_ddp_state_to_save at the same place between two steps. If *count is
- * not 0, all ranks pass the list to td_checkpoint_save, and each writes its own state. To load,
- * every rank calls td_ddp_state_to_load after td_ddp, and passes the list to td_checkpoint_load
+ * not 0, all ranks pass the list to td_checkpoint_save, and rank 0 writes all of it. To load, every
+ * rank calls td_ddp_state_to_load after td_ddp, and passes the list to td_checkpoint_load
  * immediately: another load or a backward may move the tensors. */
 td_status td_ddp_state_to_save(td_module *net, const td_named_tensor **tensors, int *count);
 td_status td_ddp_state_to_load(td_module *net, const td_named_tensor **tensors, int *count);

@@ -87,8 +87,10 @@ typedef struct td_checkpoint_options {
  * call td_checkpoint_save, except for a model alone whose values are not sharded: one rank saves
  * it. Rank 0 writes the file; the other ranks send rank 0 the parts that they alone have, one
  * tensor at a time. The same holds for extra tensors that belong to several ranks
- * (td_ddp_state_to_save). All ranks return the same outcome. The file does not depend on the number
- * of ranks, except for such extra tensors. */
+ * (td_ddp_state_to_save). All ranks return the same outcome. So they wait for rank 0's disk, as in
+ * td_saving_wait, no longer than the `timeout` of td_dist_init: let that be more than the disk
+ * needs for the file. The file does not depend on the number of ranks, except for such extra
+ * tensors. */
 td_status td_checkpoint_save_at(td_checkpoint_options options, td_site at);
 
 /* Saving while training goes on:
@@ -102,7 +104,9 @@ td_status td_checkpoint_save_at(td_checkpoint_options options, td_site at);
  * has the file, and gives the file its name: until then the path holds the old file. (A file system
  * without a page cache, as some network file systems are, makes td_checkpoint_save wait for the
  * disk.) One save runs at a time: td_checkpoint_save first calls td_saving_wait; if that fails,
- * td_checkpoint_save returns the error and saves nothing.
+ * td_checkpoint_save returns the error and saves nothing. A save without .background does not wait:
+ * call td_saving_wait before such a save to the same path, or the thread may put its older file in
+ * the newer one's place.
  *
  * td_saving_wait waits for the thread, sets *saving to NULL, and returns the outcome. NULL is fine.
  * Call td_saving_wait before the program ends and before the model is freed. If several ranks save
