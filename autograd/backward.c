@@ -201,10 +201,10 @@ void td_tape_run(td_node *last, const td_tensor *gradient, void (*begun)(void *u
                "td_backward inside a backward (from a hook); wait until it is over");
     tape->backward = tape->outer != NULL ? tape->outer->backward : td_backward_id();
     mark_reachable(last, tape->backward, at);
+    tape->running = true;
     if (begun != NULL) {
         begun(user);
     }
-    tape->running = true;
     td_hold(gradient->storage);
     last->out.grad = *gradient;
     last->out.grad.let_go = false;

@@ -4,6 +4,7 @@
  * recording never calls malloc, and the end of the step frees all nodes at once. */
 #include "autograd/node.h"
 #include "tensor/extend.h"
+#include "tensor/hooks.h"
 
 #include <string.h>
 
@@ -14,8 +15,14 @@ bool td_grad_enabled(void)
     return no_grad_depth == 0;
 }
 
+static void end_no_grad(void)
+{
+    no_grad_depth = 0;
+}
+
 void td_no_grad_begin(void)
 {
+    td_on_abandon(end_no_grad);
     no_grad_depth++;
 }
 

@@ -119,6 +119,8 @@ bool td_debug_nan(void);                /* what td_set_debug_nan has set */
 typedef td_tensor *(*td_recompute_fn)(td_tensor *x, void *user);
 td_tensor *td_recompute_call(td_recompute_fn fn, void *user, td_tensor *x, td_tensor *const *leaves,
                              int leaf_count, td_site at);
+/* Whether fn runs the second time on this thread: what must happen once has happened. */
+bool td_recomputing(void);
 
 /* ---- checks: op and what ("conv2d", "x") go into the message; a failure is fatal ---- */
 

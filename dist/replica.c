@@ -137,9 +137,6 @@ static void recover(td_replica *r)
 {
     td_step_abandon();
     free_leaves(r);
-    while (!td_grad_enabled()) {
-        td_no_grad_end();
-    }
 }
 
 static void run_command(td_replica *r, replica_command command)

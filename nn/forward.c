@@ -14,7 +14,6 @@ static td_tensor *run_in_scope(td_module *m, td_tensor *x, td_tensor *second, td
 {
     int64_t scope = td_scope_begin();
     td_tensor *y = td_run_rest(&(td_around_rest){ m, td_node_of(m)->around, at, second }, x);
-    TD_REQUIRE(y != NULL, at, "%s: its forward returned NULL", m->type->name);
     td_scope_end(scope, y == x || y == second ? NULL : y);
     td_context_pop();
     return y;
@@ -49,8 +48,10 @@ td_tensor *td_run_rest(const td_around_rest *rest, td_tensor *x)
     if (a != NULL) {
         return a->run(&(td_around_rest){ rest->m, a->next, rest->at, rest->second }, x, a->user);
     }
-    return rest->second != NULL ? type->forward2(rest->m, x, rest->second, rest->at)
-                                : type->forward(rest->m, x, rest->at);
+    td_tensor *y = rest->second != NULL ? type->forward2(rest->m, x, rest->second, rest->at)
+                                        : type->forward(rest->m, x, rest->at);
+    TD_REQUIRE(y != NULL, rest->at, "%s: its forward returned NULL", type->name);
+    return y;
 }
 
 bool td_is_surrounded(const td_module *m)

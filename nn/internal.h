@@ -63,8 +63,6 @@ void td_draw_now(const td_draw *draw, td_tensor *t);
 td_tensor *td_module_recompute(td_module *self,
                                td_tensor *(*forward)(td_module *self, td_tensor *x, td_site at),
                                td_module *const *parts, int part_count, td_tensor *x, td_site at);
-/* Whether a forward on this thread is such a second one: what happens once has happened. */
-bool td_recomputing(void);
 
 /* Two persistent tensors of equal shape exchange their memory (and dtype and strides), while
  * headers, names and gradients stay. So whoever points to t then sees the values of `other`. */

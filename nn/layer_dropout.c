@@ -3,6 +3,7 @@
  * masks do not depend on what else is drawn, and a resumed run, which gets seed and count from the
  * checkpoint, goes on with the masks that the uninterrupted one would have had. */
 #include "autograd/fused.h"
+#include "autograd/tape.h"
 #include "nn/layer.h"
 #include "tensor/text.h"
 #include "tensor/hooks.h"

@@ -1,5 +1,6 @@
 /* BatchNorm2d and LayerNorm. */
 #include "nn/layer.h"
+#include "autograd/tape.h"
 #include "tensor/extend.h"
 #include "tensor/hooks.h"
 

@@ -64,8 +64,9 @@ td_memory_stats td_step_memory(td_device device);
 void *td_step_tape(void);
 void td_step_set_tape(void *tape, void (*on_end)(void *tape));
 
-/* Ends the running step of this thread, if there is one: for a fatal handler that leaves by
- * longjmp. */
+/* Ends the running step of this thread, if there is one, and all that is open on the thread: names
+ * of modules, each td_no_grad_begin, the recorder of a captured step. For a fatal handler that
+ * leaves by longjmp. */
 void td_step_abandon(void);
 
 /* ---- checks ---- */

@@ -77,6 +77,10 @@ bool td_checked_by_device(const td_tensor *index, int64_t limit, const char *op,
  * recorder, which calls fill again before each replay. */
 const void *td_step_numbers(void *own, size_t bytes, td_fill_fn fill, void *user);
 
+/* Whenever this thread calls td_step_abandon, fn runs and takes back what it counts as open on the
+ * thread. Autograd is the only client: fn replaces the function that was set before. */
+void td_on_abandon(void (*fn)(void));
+
 /* by 1: this thread's step memory must not be released, because a graph uses its addresses. by -1
  * takes that back. */
 void td_step_pin(int by);

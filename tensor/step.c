@@ -43,6 +43,7 @@ typedef struct step {
 } step;
 
 static _Thread_local step *thread_step; /* NULL: no step yet */
+static _Thread_local void (*on_abandon)(void);
 
 /* ---- a thread's step ---- */
 
@@ -190,6 +191,15 @@ void td_step_abandon(void)
         end_step(thread_step);
     }
     td_context_clear();
+    td_recorder_set(NULL);
+    if (on_abandon != NULL) {
+        on_abandon();
+    }
+}
+
+void td_on_abandon(void (*fn)(void))
+{
+    on_abandon = fn;
 }
 
 void td_step_release_memory(void)

@@ -295,6 +295,29 @@ static void test_results_wait(void **state)
     captured_job_close(&plain);
 }
 
+static td_status fails_once(void *user, td_tensor *const *inputs, td_tensor **results)
+{
+    (void)inputs, (void)results;
+    int *steps = user;
+    TD_REQUIRE((*steps)++ > 0, TD_HERE, "the first step is a mistake");
+    (void)td_step_new(TD_SHAPE(100), TD_F32, TD_ROW_MAJOR, TD_CPU, TD_HERE);
+    return TD_OK;
+}
+
+static void test_abandoned_warm_up(void **state)
+{
+    (void)state;
+    int steps = 0;
+    td_captured *captured =
+        td_captured_new(&(td_captured_options){ .step = fails_once, .user = &steps });
+    assert_non_null(captured);
+    expect_fatal("the first step is a mistake", td_captured_run(captured, NULL, 0));
+    td_step_abandon();
+    assert_int_equal(td_captured_run(captured, NULL, 0), TD_OK);
+    assert_int_equal(td_captured_next(captured, NULL), TD_OK);
+    td_captured_free(captured);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -306,6 +329,7 @@ int main(void)
         cmocka_unit_test(test_threads),
         cmocka_unit_test(test_what_the_host_does_is_named),
         cmocka_unit_test(test_results_wait),
+        cmocka_unit_test(test_abandoned_warm_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

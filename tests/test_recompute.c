@@ -2,14 +2,15 @@
  */
 #include "nn/internal.h"
 #include "nn/module.h"
+#include "tests/expect_fatal.h"
 #include "tests/sanitized.h"
 #include "tests/train_job.h"
 #include "autograd/hooks.h"
+#include "autograd/tape.h"
 #include "tensor/extend.h"
 
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
@@ -299,14 +300,6 @@ static void test_parameter_as_result(void **state)
 }
 
 /* A step that is given up in the middle of a rerun leaves nothing behind. */
-static jmp_buf out;
-
-static void jump(const char *message, void *user)
-{
-    (void)message, (void)user;
-    longjmp(out, 1);
-}
-
 static td_tensor *fails_again(td_module *self, td_tensor *x, td_site at)
 {
     td_tensor *y = td_forward_at(self->children[0], x, at);
@@ -322,15 +315,67 @@ static void test_abandoned_in_a_rerun(void **state)
     td_module_add(net, "0", td_nn_linear(8, 8));
     td_recompute(net, true);
     td_tensor *x = td_zeros(TD_SHAPE(3, 8), TD_F32, TD_CPU);
-    td_set_fatal_handler(jump, NULL);
-    if (setjmp(out) == 0) {
-        td_step_begin();
-        td_backward(td_sum(td_forward(net, x)));
-        fail();
-    }
-    td_set_fatal_handler(NULL, NULL);
+    td_step_begin();
+    expect_fatal("matmul", td_backward(td_sum(td_forward(net, x))));
+    assert_true(td_recomputing());
     td_step_abandon();
+    assert_false(td_recomputing());
     assert_int_equal(td_leaf_uses(net->children[0]->tensors[0].tensor), 0);
+    td_module_free(net);
+    td_free(x);
+}
+
+static td_tensor *returns_nothing(td_module *self, td_tensor *x, td_site at)
+{
+    (void)self, (void)x, (void)at;
+    return NULL;
+}
+
+static const td_module_type nothing_type = { .name = "Nothing", .forward = returns_nothing };
+
+static void test_nothing_as_result(void **state)
+{
+    (void)state;
+    td_module *net = td_module_new(&nothing_type, 0);
+    td_module_add(net, "0", td_nn_linear(2, 2));
+    td_recompute(net, true);
+    td_tensor *x = td_zeros(TD_SHAPE(2), TD_F32, TD_CPU);
+    td_step_begin();
+    expect_fatal("Nothing: its forward returned NULL", td_forward(net, x));
+    td_step_abandon();
+    td_module_free(net);
+    td_free(x);
+}
+
+static void backward_again(td_tensor *leaf, void *user)
+{
+    (void)user;
+    td_backward(td_sum(leaf));
+}
+
+static td_tensor *first_child(td_module *self, td_tensor *x, td_site at)
+{
+    return td_forward_at(self->children[0], x, at);
+}
+
+static const td_module_type first_type = { .name = "First", .forward = first_child };
+
+/* The second child takes no part in the stretch, so its weight is ready when the rerun is done and
+ * its tape is not walked yet. */
+static void test_backward_in_a_hook_is_refused(void **state)
+{
+    (void)state;
+    td_module *net = td_module_new(&first_type, 0);
+    td_module_add(net, "0", td_nn_linear(2, 2));
+    td_module_add(net, "1", td_nn_linear(2, 2));
+    td_recompute(net, true);
+    td_tensor *weight = net->children[1]->tensors[0].tensor;
+    assert_true(td_on_grad_ready(weight, backward_again, NULL) > 0);
+    td_tensor *x = td_zeros(TD_SHAPE(2, 2), TD_F32, TD_CPU);
+    td_step_begin();
+    td_tensor *y = td_forward(net, x), *other = td_mul(weight, weight);
+    expect_fatal("inside a backward", td_backward(td_sum(td_add(y, other))));
+    td_step_abandon();
     td_module_free(net);
     td_free(x);
 }
@@ -338,10 +383,15 @@ static void test_abandoned_in_a_rerun(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_resnet_same_bits),    cmocka_unit_test(test_resnet_memory),
-        cmocka_unit_test(test_each_family),         cmocka_unit_test(test_mlp_same_bits),
-        cmocka_unit_test(test_running_statistics),  cmocka_unit_test(test_abandoned_in_a_rerun),
+        cmocka_unit_test(test_resnet_same_bits),
+        cmocka_unit_test(test_resnet_memory),
+        cmocka_unit_test(test_each_family),
+        cmocka_unit_test(test_mlp_same_bits),
+        cmocka_unit_test(test_running_statistics),
+        cmocka_unit_test(test_abandoned_in_a_rerun),
         cmocka_unit_test(test_parameter_as_result),
+        cmocka_unit_test(test_nothing_as_result),
+        cmocka_unit_test(test_backward_in_a_hook_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

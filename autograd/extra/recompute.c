@@ -26,6 +26,12 @@ static void release_leaves(void *outer)
     }
 }
 
+bool td_recomputing(void)
+{
+    const td_tape *tape = td_tape_of_step();
+    return tape != NULL && tape->outer != NULL && !tape->running;
+}
+
 /* Runs the stretch again, recording. Tensors made on the way are released, but for saved ones. */
 static td_node *run_again(td_node *node)
 {

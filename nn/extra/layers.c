@@ -4,6 +4,7 @@
 #include "autograd/norms.h"
 #include "autograd/ops/elements.h"
 #include "autograd/ops/shapes.h"
+#include "autograd/tape.h"
 #include "nn/layer.h"
 #include "tensor/extend.h"
 

@@ -9,13 +9,6 @@
 
 static td_tensor *run_again(const td_around_rest *rest, td_tensor *x, void *user);
 
-static _Thread_local int depth; /* reruns under way on this thread */
-
-bool td_recomputing(void)
-{
-    return depth > 0;
-}
-
 void td_recompute(td_module *m, bool on)
 {
     TD_REQUIRE(m != NULL, TD_HERE, "td_recompute: the module is NULL: its constructor failed (%s)",
@@ -115,9 +108,7 @@ static td_tensor *run(td_tensor *x, void *user)
     td_math math = td_math_now();
     td_set_math(s->math);
     exchange_places(s);
-    depth++;
     td_tensor *y = forward_of(s, x);
-    depth--;
     exchange_places(s);
     td_set_math(math);
     return y;
