@@ -105,9 +105,9 @@ ln -s "$PWD/data" "$work/data"
 full 'wine_single' env -C "$work" "$apps/wine_single" 1
 fails 'a model alone is no checkpoint' 1 "model_0\.safetensors is no checkpoint of a training run" \
     "$apps/cifar_resnet18" --resume "$work/model_0.safetensors"
-fails 'no such checkpoint' 1 "cannot open 'nofile'" "$apps/cifar_resnet18" --resume nofile
+fails 'no such checkpoint' 1 'nofile: cannot be opened' "$apps/cifar_resnet18" --resume nofile
 mkfifo "$work/fifo"
-fails 'a checkpoint that is a FIFO' 1 "'$work/fifo' is no file" \
+fails 'a checkpoint that is a FIFO' 1 "$work/fifo: a FIFO or device" \
     timeout 60 "$apps/cifar_resnet18" --resume "$work/fifo"
 fails 'a trace that is a FIFO' 1 "fifo' cannot be written" \
     timeout 60 "$apps/cifar_resnet18" --limit 32 --batch-size 32 --epochs 1 --trace "$work/fifo"
