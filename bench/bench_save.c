@@ -3,7 +3,9 @@
  * disk adds is told apart. The limit of the machine is a plain write of as many bytes. Then a
  * checkpoint is saved in the background: how long the program waits, and a step beside it takes.
  *
- * usage: bench_save [file] [blocks] [width] [turns] */
+ * usage: bench_save [file] [blocks] [width] [turns]
+ * Started by tdrun, the ranks share parameters, gradients and Adam's state, and save in the
+ * foreground only. */
 #include "nn/module.h"
 #include "tandem.h"
 #include "tensor/clock.h"
@@ -113,16 +115,23 @@ int main(int argc, char **argv)
     int64_t blocks = argc > 2 ? strtol(argv[2], NULL, 10) : 26;
     int64_t width = argc > 3 ? strtol(argv[3], NULL, 10) : 768;
     int turns = argc > 4 ? atoi(argv[4]) : 5;
+    bool shares = td_dist_is_launched();
+    require(!shares || td_dist_init() == TD_OK);
+    bool first = td_dist_rank() == 0;
     td_module *net = make_net(blocks, width);
+    net = shares ? td_ddp(net, .shard = TD_SHARD_PARAMETERS) : net;
+    require(net != NULL);
     td_optim *optim = td_adam(td_parameters(net), .lr = 1e-4);
     td_tensor *x = td_new(TD_SHAPE(64, width), TD_F32, TD_CPU);
     require(net != NULL && optim != NULL && x != NULL);
     td_normal_(x, 0.0, 1.0, td_default_generator());
     (void)step(net, optim, x);
-    int64_t bytes = 12 * td_numel(td_params_flat(td_parameters(net)));
-    printf("%.1f M parameters with Adam, %.2f GB\n", (double)bytes / 12e6, (double)bytes * 1e-9);
+    int64_t bytes = 12 * blocks * (8 * width * width + 7 * width); /* value, two averages */
+    td_printf_rank0("%.1f M parameters with Adam, %.2f GB\n", (double)bytes / 12e6,
+                    (double)bytes * 1e-9);
     for (int i = 0; i < turns; i++) {
-        double limit = plain_write(path, bytes);
+        double limit = first ? plain_write(path, bytes) : 0.0;
+        require(td_barrier(NULL) == TD_OK);
         sync_seconds = 0.0;
         double begin = td_clock();
         require(td_checkpoint_save(path, net, .optim = optim) == TD_OK);
@@ -130,15 +139,17 @@ int main(int argc, char **argv)
         begin = td_clock();
         require(td_checkpoint_load(path, net, .optim = optim) == TD_OK);
         double loaded = td_clock() - begin;
-        printf("saved %5.2f GB/s (a plain write %5.2f), then synced in %.2f s; loaded %5.2f GB/s\n",
-               (double)bytes / saved * 1e-9, limit, sync_seconds, (double)bytes / loaded * 1e-9);
+        td_printf_rank0(
+            "saved %5.2f GB/s (a plain write %5.2f), then synced in %.2f s; loaded %5.2f GB/s\n",
+            (double)bytes / saved * 1e-9, limit, sync_seconds, (double)bytes / loaded * 1e-9);
     }
-    for (int i = 0; i < turns; i++) {
+    for (int i = 0; i < turns && !shares; i++) {
         save_beside(path, net, optim, x);
     }
+    require(td_barrier(NULL) == TD_OK);
     (void)unlink(path);
     td_free(x);
     td_optim_free(optim);
     td_module_free(net);
-    return 0;
+    return td_finish();
 }
