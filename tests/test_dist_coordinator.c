@@ -17,8 +17,9 @@
 
 enum { NODES = 2 };
 
+static td_launch_options options; /* of the job */
+
 typedef struct job {
-    td_launch_options options;
     td_store *store;
     td_coordinator *coordinator;
     td_link agents[NODES];
@@ -58,7 +59,6 @@ static void expect(job *j, int node, const char *begin)
 /* Two nodes of one worker each, which run. Node i's launcher has the process id pid + i. */
 static job open_job(int min_nodes, int max_restarts, int pid)
 {
-    static td_launch_options options;
     options = (td_launch_options){ .min_nodes = min_nodes,
                                    .max_nodes = NODES,
                                    .workers = 1,
@@ -66,7 +66,7 @@ static job open_job(int min_nodes, int max_restarts, int pid)
                                    .max_restarts = max_restarts,
                                    .join_timeout = 60,
                                    .grace = 60 };
-    job j = { .options = options };
+    job j = { 0 };
     assert_int_equal(td_file_store_open(temp_path("store"), "run", 60, &j.store), TD_OK);
     j.coordinator = td_coordinator_new(&options, j.store);
     assert_non_null(j.coordinator);
@@ -250,6 +250,28 @@ static void test_a_coordinator_that_stood_still(void **state)
     close_job(&j);
 }
 
+/* The same while the nodes stop: what they have sent counts. */
+static void test_a_coordinator_that_stood_still_at_a_stop(void **state)
+{
+    (void)state;
+    job j = open_job(NODES, 0, 1000);
+    options.grace = -13; /* nodes have 15 s more to stop: 2 s */
+    td_worker_failure first = failure(0, 100.0, EXIT_3, "the disk is full");
+    report(&j.agents[0], &first, 0);
+    for (int i = 0; i < NODES; i++) {
+        expect(&j, i, "stop 0");
+    }
+    td_sleep(2.2);
+    td_coordinator_look(j.coordinator);
+    for (int i = 0; i < NODES; i++) {
+        assert_int_equal(td_link_send(&j.agents[i], "stopped 0"), TD_OK);
+    }
+    for (int i = 0; i < NODES; i++) {
+        expect(&j, i, "end 3\nrank 0 failed first: exit code 3");
+    }
+    close_job(&j);
+}
+
 /* The others wait for a lost node in vain, so that they are stopped sooner. A message that makes no
  * sense is not heard. */
 static void test_a_lost_node(void **state)
@@ -306,6 +328,8 @@ int main(void)
                                         temp_folder_teardown),
         cmocka_unit_test_setup_teardown(test_a_coordinator_that_stood_still, temp_folder_setup,
                                         temp_folder_teardown),
+        cmocka_unit_test_setup_teardown(test_a_coordinator_that_stood_still_at_a_stop,
+                                        temp_folder_setup, temp_folder_teardown),
         cmocka_unit_test_setup_teardown(test_a_lost_node, temp_folder_setup, temp_folder_teardown),
         cmocka_unit_test_setup_teardown(test_a_node_leaves_an_elastic_job, temp_folder_setup,
                                         temp_folder_teardown),

@@ -10,6 +10,7 @@
 #include "dist/launch/coordinator.h"
 #include "dist/mesh.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,7 @@
 
 static const double LAST_CALL = 2;    /* seconds for which an elastic job waits for more nodes */
 static const double STOP_MARGIN = 15; /* seconds after the grace period, for a node to stop */
+static const double LONGEST_LOOK = 1; /* seconds from one look to the next that count */
 
 bool td_coordinator_is_elastic(const td_coordinator *c)
 {
@@ -27,7 +29,7 @@ bool td_coordinator_is_elastic(const td_coordinator *c)
 static void enter(td_coordinator *c, int phase)
 {
     c->phase = phase;
-    c->since = td_clock();
+    c->since = c->now;
 }
 
 /* ---- the end ---- */
@@ -87,7 +89,7 @@ static void after_stop(td_coordinator *c)
     }
     c->restarts += c->uses_budget;
     c->round++;
-    c->gather_deadline = td_clock() + c->options->join_timeout;
+    c->gather_deadline = c->now + c->options->join_timeout;
     enter(c, GATHERING);
 }
 
@@ -97,7 +99,7 @@ static void look_stopping(td_coordinator *c)
     double patience = c->options->grace + STOP_MARGIN;
     for (int i = 0; i < c->count; i++) {
         td_coordinator_node *n = &c->nodes[i];
-        if (n->alive && n->in_round && !n->stopped && td_clock() > c->since + patience) {
+        if (n->alive && n->in_round && !n->stopped && c->now > c->since + patience) {
             n->alive = false;
             n->lost = true;
         }
@@ -198,11 +200,11 @@ static void look_gathering(td_coordinator *c)
 {
     int alive = td_coordinator_alive(c);
     bool enough = alive >= c->options->min_nodes;
-    if (alive >= c->options->max_nodes || (enough && td_clock() > c->since + LAST_CALL)) {
+    if (alive >= c->options->max_nodes || (enough && c->now > c->since + LAST_CALL)) {
         start_round(c);
         return;
     }
-    if (enough || td_clock() < c->gather_deadline) {
+    if (enough || c->now < c->gather_deadline) {
         return;
     }
     char why[TD_COORDINATOR_NOTE];
@@ -222,8 +224,18 @@ static void look_gathering(td_coordinator *c)
     td_coordinator_end(c, 1);
 }
 
+/* While this process stands still, nodes send messages that it has not read. So a longer time since
+ * the last look counts as LONGEST_LOOK. Within a look c->now stays. */
+static void advance(td_coordinator *c)
+{
+    double before = c->looked;
+    c->looked = td_clock();
+    c->now += fmin(c->looked - before, LONGEST_LOOK);
+}
+
 void td_coordinator_look(td_coordinator *c)
 {
+    advance(c);
     td_coordinator_find_nodes(c);
     for (int i = 0; i < c->count; i++) {
         td_coordinator_node *n = &c->nodes[i];
@@ -245,7 +257,8 @@ td_coordinator *td_coordinator_new(const td_launch_options *options, td_store *s
     }
     c->options = options;
     c->store = store;
-    c->gather_deadline = td_clock() + options->join_timeout;
+    c->now = c->looked = td_clock();
+    c->gather_deadline = c->now + options->join_timeout;
     enter(c, GATHERING);
     if (options->run_id[0] != '\0') {
         snprintf(c->run_id, sizeof(c->run_id), "%s", options->run_id);

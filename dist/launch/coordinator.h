@@ -12,8 +12,7 @@ typedef enum td_coordinator_phase { GATHERING, RUNNING, STOPPING, ENDED } td_coo
 typedef struct td_coordinator_node {
     td_link link;
     bool joined, alive, in_round, done, stopped;
-    bool silent; /* too long, when last looked at */
-    bool lost;   /* given up; the node does not know, because only its network may have failed */
+    bool lost; /* given up; the node does not know, because only its network may have failed */
     char host[128];
     long pid;
     int wanted_rank, workers;
@@ -24,6 +23,8 @@ struct td_coordinator {
     const td_launch_options *options;
     td_store *store;
 
+    /* Seconds. All times below are of this clock, which does not count a pause of this process. */
+    double now, looked; /* looked: td_clock() of the last look */
     td_coordinator_phase phase;
     double since; /* when the phase began; while gathering: when the last node arrived */
     double gather_deadline;

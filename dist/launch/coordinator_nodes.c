@@ -1,5 +1,4 @@
 /* What the coordinator does about each node's messages (link.h), and about its silence. */
-#include "tensor/clock.h"
 #include "dist/launch/coordinator.h"
 #include "dist/process.h"
 
@@ -27,8 +26,8 @@ static int admit(td_coordinator *c, td_coordinator_node *n, char *why, size_t si
         if (other == n || !other->alive || !other->joined || other->wanted_rank != n->wanted_rank) {
             continue;
         }
-        bool returned = strcmp(other->host, n->host) == 0 && other->last_heard < n->asked;
-        if (returned && td_clock() < n->asked + 2 * TD_BEAT) {
+        bool returned = strcmp(other->host, n->host) == 0 && other->last_heard <= n->asked;
+        if (returned && c->now < n->asked + 2 * TD_BEAT) {
             return 0;
         }
         if (!returned) {
@@ -77,7 +76,7 @@ static void look_at_asking(td_coordinator *c, td_coordinator_node *n)
         (void)td_link_send(&n->link, "end 1\nthis node cannot take part: %s", why);
         n->alive = false;
     } else if (c->phase == GATHERING) {
-        c->since = td_clock();
+        c->since = c->now;
     } else {
         welcome(c, n);
     }
@@ -92,7 +91,7 @@ static void on_join(td_coordinator_node *n, const char *text)
                &asks.workers) == 4 &&
         asks.workers >= 1 && asks.workers <= TD_LAUNCH_MAX_WORKERS) {
         *n = asks;
-        n->asked = td_clock();
+        n->asked = n->last_heard;
     }
 }
 
@@ -164,7 +163,7 @@ static void on_leave(td_coordinator *c, td_coordinator_node *n, int signal)
 static void on_message(td_coordinator *c, td_coordinator_node *n, const char *text)
 {
     int number = -1;
-    n->last_heard = td_clock();
+    n->last_heard = c->now;
     if (strncmp(text, "join ", 5) == 0) {
         on_join(n, text);
     } else if (strncmp(text, "fail ", 5) == 0) {
@@ -189,10 +188,7 @@ void td_coordinator_look_at(td_coordinator *c, td_coordinator_node *n)
         }
         free(text);
     }
-    /* If this process stood still, what others have sent meanwhile comes with the next look. */
-    bool was_silent = n->silent;
-    n->silent = td_clock() > n->last_heard + TD_LOST;
-    if (n->alive && was_silent && n->silent) {
+    if (n->alive && c->now > n->last_heard + TD_LOST) {
         td_coordinator_lose(c, n, "was lost: no sign of life for 5 s", true);
     }
     if (n->alive && n->asked > 0 && c->phase != ENDED) {
@@ -227,7 +223,7 @@ void td_coordinator_find_nodes(td_coordinator *c)
         c->nodes[c->count] = (td_coordinator_node){
             .link = { .store = c->store, .agent = c->count },
             .alive = true,
-            .last_heard = td_clock(),
+            .last_heard = c->now,
         };
     }
 }
