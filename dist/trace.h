@@ -8,9 +8,11 @@
 TD_BEGIN_C
 
 /* Starts a trace in Chrome's JSON format. Each rank appears as a process with one lane for each
- * thread and one for communication. path NULL: no trace. In a world of several ranks, rank r writes
- * to path with ".rank<r>" before the suffix, and td_trace_close on rank 0 joins these files into
- * path. TD_E_IO: the file cannot be written. */
+ * thread and one for communication. path NULL: no trace. TD_E_IO: the file cannot be written.
+ *
+ * In a world of several ranks, rank r writes to path with ".rank<r>" before the suffix, and
+ * td_trace_close on rank 0 joins these files into path. td_trace_open and td_trace_close are then
+ * collective over the world, and if one rank cannot open its file, td_trace_open fails on all. */
 td_status td_trace_open(const char *path);
 /* Begins and ends a span on the calling thread. Spans nest. Without a trace both do nothing. */
 void td_trace_begin(const char *name);

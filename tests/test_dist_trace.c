@@ -112,14 +112,19 @@ static int run_ranks(int rank, int size, void *arg)
     return 0;
 }
 
+/* What ranks trace that run `run` with the path of a file. */
+static cJSON *trace_of(int ranks, int (*run)(int, int, void *), const char *name)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s", temp_path(name));
+    procs_succeed(ranks, 60.0, run, path);
+    return parse(path);
+}
+
 static void test_ranks_are_put_together(void **state)
 {
     (void)state;
-    char path[512], part[512];
-    snprintf(path, sizeof path, "%s", temp_path("all.json"));
-    snprintf(part, sizeof part, "%s", temp_path("all.rank1.json"));
-    procs_succeed(3, 60.0, run_ranks, path);
-    cJSON *trace = parse(path);
+    cJSON *trace = trace_of(3, run_ranks, "all.json");
     for (int rank = 0; rank < 3; rank++) {
         assert_int_equal(count_events(trace, rank, "M", "process_name"), 1);
         assert_int_equal(count_events(trace, rank, "M", "thread_name"), 2);
@@ -128,7 +133,7 @@ static void test_ranks_are_put_together(void **state)
         assert_true(count_events(trace, rank, "X", "bucket") >= 3);
     }
     cJSON_Delete(trace);
-    assert_int_equal(access(part, F_OK), -1);
+    assert_int_equal(access(temp_path("all.rank1.json"), F_OK), -1);
 }
 
 /* Rank 1 cannot write its file: the others do not wait for it. */
@@ -152,13 +157,34 @@ static int run_full(int rank, int size, void *path)
 static void test_a_rank_that_cannot_write(void **state)
 {
     (void)state;
-    char path[512];
-    snprintf(path, sizeof path, "%s", temp_path("full.json"));
-    procs_succeed(3, 60.0, run_full, path);
-    cJSON *trace = parse(path);
+    cJSON *trace = trace_of(3, run_full, "full.json");
     assert_int_equal(count_events(trace, 0, "X", "a span"), 1);
     assert_int_equal(count_events(trace, 2, "X", "a span"), 1);
     cJSON_Delete(trace);
+}
+
+/* Rank 1 cannot open its file: no rank traces, and nobody waits at the end. */
+static int run_without_folder(int rank, int size, void *folder)
+{
+    char path[600];
+    procs_init(rank, size, 20.0);
+    snprintf(path, sizeof path, "%s%s/all.json", (const char *)folder, rank == 1 ? "/none" : "");
+    REQUIRE(td_trace_open(path) == TD_E_IO && strstr(td_last_error(), "none/all.rank1.json"));
+    REQUIRE(!td_trace_on());
+    REQUIRE_OK(td_trace_close());
+    REQUIRE_OK(td_barrier(NULL));
+    snprintf(path, sizeof path, "%s/all.rank%d.json", (const char *)folder, rank);
+    REQUIRE(access(path, F_OK) != 0);
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_a_rank_that_cannot_open(void **state)
+{
+    (void)state;
+    char folder[512];
+    snprintf(folder, sizeof folder, "%s", temp_path("."));
+    procs_succeed(3, 60.0, run_without_folder, folder);
 }
 
 /* ---- slow transfers ---- */
@@ -306,10 +332,7 @@ static void find_span(const cJSON *trace, int rank, const char *name, int k, dou
 static void test_slow_transfers_are_hidden(void **state)
 {
     (void)state;
-    char path[512];
-    snprintf(path, sizeof path, "%s", temp_path("slow.json"));
-    procs_succeed(2, 60.0, run_slow, path);
-    cJSON *trace = parse(path);
+    cJSON *trace = trace_of(2, run_slow, "slow.json");
     for (int rank = 0; rank < 2; rank++) {
         assert_int_equal(count_events(trace, rank, "X", "values of "), STEPS * (2 * UNITS - 1));
         for (int k = 1; k < UNITS; k++) {
@@ -337,6 +360,7 @@ int main(void)
         IN_FOLDER(test_off_and_failing),
         IN_FOLDER(test_ranks_are_put_together),
         IN_FOLDER(test_a_rank_that_cannot_write),
+        IN_FOLDER(test_a_rank_that_cannot_open),
         IN_FOLDER(test_slow_transfers_are_hidden),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,6 +6,7 @@
  * rank that was killed leaves a file without its last line, which does not matter. */
 #include "dist/trace.h"
 
+#include "dist/collectives.h"
 #include "tensor/clock.h"
 #include "tensor/observe/watch.h"
 
@@ -209,17 +210,24 @@ static td_status open_to_write(const char *path, FILE **file)
                : td_fail(TD_E_IO, "the trace '%s' cannot be written: %s", path, strerror(errno));
 }
 
+/* Opens the files of all ranks, or none. */
 static td_status open_file(const char *path)
 {
     trace.rank = td_dist_rank();
     trace.world = td_dist_world_size();
     trace.path = strdup(path);
     trace.own_path = trace.world > 1 ? path_of_rank(path, trace.rank) : strdup(path);
-    if (trace.path == NULL || trace.own_path == NULL) {
-        forget_paths();
-        return td_fail(TD_E_NOMEM, "no memory for a trace");
+    td_status status = trace.path == NULL || trace.own_path == NULL
+                           ? td_fail(TD_E_NOMEM, "no memory for a trace")
+                           : open_to_write(trace.own_path, &trace.file);
+    if (trace.world > 1) {
+        status = td_group_agree(td_dist_world(), status);
     }
-    td_status status = open_to_write(trace.own_path, &trace.file);
+    if (status != TD_OK && trace.file != NULL) {
+        fclose(trace.file);
+        trace.file = NULL;
+        unlink(trace.own_path);
+    }
     if (status != TD_OK) {
         forget_paths();
     }
