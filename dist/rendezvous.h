@@ -37,8 +37,8 @@ void td_rendezvous_end(td_rendezvous_result *result);
 
 /* ---- the store of a group that is being made ---- */
 
-/* Opens a store over base whose waits end at once when one of the group's ranks has died, not only
- * at the time-out. It watches `count` ranks of the world; ranks NULL: all. Closing it
+/* Opens a store over base whose waits end soon after one of the group's ranks has died, not only at
+ * the time-out. The store watches `count` ranks of the world; ranks NULL: all. Closing the store
  * leaves base open. */
 td_status td_watched_store_open(td_store *base, const td_rendezvous_result *met, const int *ranks,
                                 int count, td_store **store);

@@ -162,6 +162,55 @@ static void watching_at_a_late_store(void **state)
     end(s);
 }
 
+/* A store that counts requests. */
+typedef struct counted_store {
+    td_store store;
+    td_store *base;
+    int count;
+} counted_store;
+
+static td_status counted_call(td_store *store, const td_store_request *r, char **reply,
+                              size_t *size)
+{
+    counted_store *c = (counted_store *)store;
+    c->count++;
+    return td_store_call(c->base, r, reply, size);
+}
+
+/* In a large group a look asks about a few ranks, those after its own first, and later about all.
+ */
+static void watching_many_ranks(void **state)
+{
+    (void)state;
+    enum { RANKS = 64, RANK = 10 };
+    static const td_store_kind kind = { .name = "counted", .call = counted_call };
+    static const int gone[] = { RANK + 1, RANK - 1 };
+    served s = serve(20);
+    counted_store counted = { { &kind, 20 }, s.store, 0 };
+    td_rendezvous_result met = { .rank = RANK, .world_size = RANKS, .store = &counted.store };
+    for (int i = 0; i < 2; i++) {
+        td_store *base, *watched;
+        char key[32], who[32], *text;
+        snprintf(key, sizeof(key), "group%d/", i);
+        assert_int_equal(td_prefix_store_open(s.store, key, &base), TD_OK);
+        assert_int_equal(td_watched_store_open(base, &met, NULL, RANKS, &watched), TD_OK);
+        counted.count = 0;
+        assert_int_equal(td_store_get_text(watched, "never", 0.35, &text), TD_E_TIMEOUT);
+        assert_in_range(counted.count, 1, RANKS - 2);
+        snprintf(key, sizeof(key), "joined/%d", gone[i]);
+        assert_int_equal(td_store_set_text(s.store, key, "h|h, pid 1"), TD_OK);
+        snprintf(key, sizeof(key), "gone/%d", gone[i]);
+        assert_int_equal(td_store_set_text(s.store, key, "1"), TD_OK);
+        snprintf(who, sizeof(who), "rank %d (h, pid 1) has died", gone[i]);
+        assert_int_equal(td_store_get_text(watched, "never", 20, &text), TD_E_PEER);
+        assert_error_says(who, NULL);
+        assert_int_equal(td_store_delete(s.store, key, NULL), TD_OK);
+        td_store_close(watched);
+        td_store_close(base);
+    }
+    end(s);
+}
+
 /* ---- a process that is stopped, with its server and its client ---- */
 
 static void *answer_soon(void *fd)
@@ -373,6 +422,7 @@ int main(void)
         cmocka_unit_test(a_second_connection_waits_as_long),
         cmocka_unit_test(watching_at_a_stopped_store),
         cmocka_unit_test(watching_at_a_late_store),
+        cmocka_unit_test(watching_many_ranks),
         cmocka_unit_test(a_pause_is_no_time_out),
         cmocka_unit_test(the_time_out_holds_if_rank_0_is_stopped),
         cmocka_unit_test(an_address_that_answers_nothing),

@@ -18,8 +18,10 @@ typedef struct watched_store {
     td_store *base;
     const td_rendezvous_result *met;
     watched_rank *ranks;
-    int count;
+    int count, next; /* next: index of the rank that is looked at next */
 } watched_store;
+
+enum { AT_ONCE = 8 }; /* ranks that a look asks about */
 
 static watched_store *of(td_store *store)
 {
@@ -87,18 +89,22 @@ static td_status blame(watched_store *w, int rank)
     return td_fail(status, "%s", cause);
 }
 
-/* Fails if another rank has gone, or if the store does not answer. */
+/* Fails if another rank has gone, or if the store does not answer. A look asks about a few ranks,
+ * or the looks of many ranks would keep the store busy. Each rank begins with the ranks after it,
+ * so together the ranks look at all; and who finds that a rank has gone tells the others. */
 static td_status look(void *store)
 {
     watched_store *w = store;
     TD_TRY(hear(w));
-    for (int i = 0; i < w->count; i++) {
+    for (int k = 0; k < AT_ONCE && k < w->count; k++) {
         bool gone = false;
-        if (w->ranks[i].rank != w->met->rank) {
-            TD_TRY(has_gone(w, &w->ranks[i], &gone));
+        watched_rank *r = &w->ranks[w->next];
+        w->next = (w->next + 1) % w->count;
+        if (r->rank != w->met->rank) {
+            TD_TRY(has_gone(w, r, &gone));
         }
         if (gone) {
-            return blame(w, w->ranks[i].rank);
+            return blame(w, r->rank);
         }
     }
     return TD_OK;
@@ -130,10 +136,11 @@ td_status td_watched_store_open(td_store *base, const td_rendezvous_result *met,
         free(list);
         return td_fail(TD_E_NOMEM, "no memory for a store");
     }
+    *w = (watched_store){ { &kind, base->timeout }, base, met, list, count, 0 };
     for (int i = 0; i < count; i++) {
         list[i].rank = ranks != NULL ? ranks[i] : i;
+        w->next = list[i].rank == met->rank ? (i + 1) % count : w->next;
     }
-    *w = (watched_store){ { &kind, base->timeout }, base, met, list, count };
     *store = &w->store;
     return TD_OK;
 }
