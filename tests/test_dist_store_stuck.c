@@ -281,6 +281,38 @@ static void the_time_out_holds_if_rank_0_is_stopped(void **state)
     assert_int_equal(status, 0);
 }
 
+/* A server that is late with its hello, and then does not answer. */
+static void *greet_late(void *listener)
+{
+    unsigned char hello[TD_WIRE_SERVER_HELLO_BYTES] = TD_WIRE_HELLO, request[64];
+    int fd = accept(*(int *)listener, NULL, NULL);
+    (void)!recv(fd, request, TD_WIRE_CLIENT_HELLO_BYTES, MSG_WAITALL);
+    td_sleep(3);
+    (void)!write(fd, hello, sizeof(hello));
+    while (recv(fd, request, sizeof(request), 0) > 0) {
+    }
+    close(fd);
+    return NULL;
+}
+
+/* The first question has the time that connecting has left. */
+static void the_time_out_holds_at_a_store_that_greets_late(void **state)
+{
+    (void)state;
+    int port = 0, listener = td_port_listen("127.0.0.1", &port);
+    char url[64];
+    pthread_t thread;
+    td_rendezvous_result r;
+    snprintf(url, sizeof(url), "tcp://127.0.0.1:%d", port);
+    assert_int_equal(pthread_create(&thread, NULL, greet_late, &listener), 0);
+    td_dist_options o = { .init_method = url, .rank = 1, .world_size = 2, .timeout = 4 };
+    double begin = td_clock();
+    assert_int_equal(td_rendezvous(&o, &r), TD_E_TIMEOUT);
+    assert_true(td_clock() - begin < 6.5);
+    pthread_join(thread, NULL);
+    close(listener);
+}
+
 /* ---- hosts with names ---- */
 
 static struct sockaddr_in swallowing; /* "two-addresses" has this one first, then 127.0.0.1 */
@@ -425,6 +457,7 @@ int main(void)
         cmocka_unit_test(watching_many_ranks),
         cmocka_unit_test(a_pause_is_no_time_out),
         cmocka_unit_test(the_time_out_holds_if_rank_0_is_stopped),
+        cmocka_unit_test(the_time_out_holds_at_a_store_that_greets_late),
         cmocka_unit_test(an_address_that_answers_nothing),
         cmocka_unit_test(a_name_server_that_is_down),
         cmocka_unit_test(answers_that_cannot_be),

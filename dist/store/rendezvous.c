@@ -60,6 +60,13 @@ static double seconds_left(const meeting *m)
     return left > 1e-3 ? left : 1e-3;
 }
 
+/* For an answer of the store: the time that is left, but at least ANSWER, so that a failure at the
+ * time-out can still find its cause. */
+static double patience(const meeting *m)
+{
+    return fmax(seconds_left(m), fmin(m->timeout, ANSWER));
+}
+
 static void joined_key(char key[32], int rank)
 {
     snprintf(key, 32, "joined/%d", rank);
@@ -110,7 +117,7 @@ static td_status describe_joined(meeting *m, char *text, size_t size)
 static td_status settle_missing(meeting *m, char **outcome)
 {
     char joined[900];
-    m->store->timeout = fmin(m->timeout, ANSWER);
+    m->store->timeout = patience(m);
     TD_TRY(describe_joined(m, joined, sizeof(joined)));
     td_status status =
         td_fail(TD_E_TIMEOUT,
@@ -287,7 +294,8 @@ static void close_store(td_rendezvous_result *r)
     r->store = r->base = NULL;
 }
 
-/* Opens the store, with a prefix for this run, attempt and init. */
+/* Opens the store, with a prefix for this run, attempt and init. Until all ranks have met, a call
+ * has the time that is left. */
 static td_status open_store(const td_dist_options *options, const meeting *m,
                             td_rendezvous_result *r)
 {
@@ -297,7 +305,9 @@ static td_status open_store(const td_dist_options *options, const meeting *m,
     r->base->timeout = plan->way == TD_MEET_AT_STORE ? r->base->timeout : m->timeout;
     snprintf(prefix, sizeof(prefix), "%s%s%d/init%d", plan->run_id,
              plan->run_id[0] != '\0' ? "/" : "", plan->attempt, inits);
-    return td_prefix_store_open(r->base, prefix, &r->store);
+    TD_TRY(td_prefix_store_open(r->base, prefix, &r->store));
+    r->store->timeout = patience(m);
+    return TD_OK;
 }
 
 /* A server in rank 0 serves one init and ends last. So a rank that begins the next init may still
@@ -322,7 +332,6 @@ static td_status meet_at_store(const td_dist_options *options, meeting *m, td_re
         status = status == TD_OK ? check_serving(m, r, &ready) : status;
         if (status == TD_OK && ready) {
             m->store = r->store;
-            m->store->timeout = seconds_left(m);
             status = meet(m, outcome);
         } else if (status == TD_OK && td_clock() > m->deadline) {
             return td_fail(
