@@ -20,7 +20,10 @@ TD_BEGIN_C
  *     dp   data parallelism: ranks that read different data, and share with .shard
  *     tp   slices of tensors
  * rank = ((pp * REP + rep) * DP + dp) * TP + tp. So neighbours along tp are neighbours on a host,
- * whatever the order of the text. */
+ * whatever the order of the text.
+ *
+ * td_ddp uses rep and dp. Nothing in tandem cuts a model along pp or tp: a program that does so
+ * uses the mesh's groups. The training programs of apps/ refuse a mesh with pp or tp above 1. */
 enum { TD_MESH_DIMS = 4 };
 
 typedef struct td_mesh td_mesh;
