@@ -46,7 +46,7 @@ td_optim *td_optim_new(const td_optim_kind *kind, td_params *params, double lr,
     o->groups = calloc(1, sizeof *o->groups);
     o->group_of = calloc(room, sizeof *o->group_of);
     o->step_counts = td_params_new_numbers(params, td_params_count(params), TD_I64);
-    o->slices = calloc(room * 3, sizeof *o->slices); /* one a parameter suffices */
+    o->slices = calloc(room, sizeof *o->slices);
     o->own = calloc(1, own_size + 1);
     bool made = o->groups != NULL && o->group_of != NULL && o->step_counts != NULL &&
                 o->slices != NULL && o->own != NULL;
