@@ -324,7 +324,7 @@ static void test_muon_without_gradient(void **state)
     }
     expect_fatal("td_muon: the learning rate (lr) is -1;", td_muon(params, .lr = -1.0));
     expect_fatal("td_muon: the learning rate is missing", td_muon(params, .momentum = 0.6));
-    expect_fatal("there is no group 1", td_optim_set_group(optim, 1, 1.0, 0.0));
+    expect_fatal("there is no group 1", td_optim_set(optim, 1, .lr_scale = 1.0));
     td_optim_free(optim);
     td_module_free(net);
 }

@@ -54,9 +54,6 @@ void td_zero_grad(td_optim *optim);
 int td_optim_group(td_optim *optim, bool (*belongs)(const td_param *param, void *user), void *user,
                    double lr_scale, double weight_decay);
 
-/* Changes a group's settings. They count from the next td_optim_step on. */
-void td_optim_set_group(td_optim *optim, int group, double lr_scale, double weight_decay);
-
 /* td_optim_set(optim, group, ...) changes single settings of a group, from the next td_optim_step
  * on. A setting that is not named stays as it is (TD_ZERO sets 0). A new group begins with the
  * optimizer's settings. An optimizer ignores settings that are not in its formula. */

@@ -281,14 +281,6 @@ int td_optim_group(td_optim *optim, bool (*belongs)(const td_param *param, void 
     return optim->group_count++;
 }
 
-void td_optim_set_group(td_optim *optim, int group, double lr_scale, double weight_decay)
-{
-    TD_REQUIRE(group >= 0 && group < optim->group_count, TD_HERE,
-               "td_optim_set_group: there is no group %d; there are %d", group, optim->group_count);
-    optim->groups[group].lr_scale = lr_scale;
-    optim->groups[group].weight_decay = weight_decay;
-}
-
 void td_optim_set_at(td_optim_set_options o, td_site at)
 {
     td_optim *optim = o.optim;

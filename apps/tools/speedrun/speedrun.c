@@ -80,9 +80,8 @@ static void begin_muon(speedrun *s)
                        .sgd_momentum = 0.85);
     if (s->optim != NULL) {
         s->whiten_scale = bias_lr / s->lr;
-        s->whiten_decay = decay / bias_lr;
         s->whiten_group =
-            td_optim_group(s->optim, is_whiten_bias, NULL, s->whiten_scale, s->whiten_decay);
+            td_optim_group(s->optim, is_whiten_bias, NULL, s->whiten_scale, decay / bias_lr);
         td_optim_group(s->optim, is_norm_bias, NULL, bias_lr / s->lr, decay / bias_lr);
         td_optim_group(s->optim, is_head, NULL, head_lr / s->lr, decay / head_lr);
     }
@@ -104,8 +103,7 @@ static void set_learning_rate(speedrun *s)
     if (s->recipe->muon && s->step < s->whiten_steps) {
         double now = 1.0 - (double)s->step / (double)s->steps;
         double wanted = 1.0 - (double)s->step / (double)s->whiten_steps;
-        td_optim_set_group(s->optim, s->whiten_group, s->whiten_scale * wanted / now,
-                           s->whiten_decay);
+        td_optim_set(s->optim, s->whiten_group, .lr_scale = s->whiten_scale * wanted / now);
     }
 }
 

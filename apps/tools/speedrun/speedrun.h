@@ -45,7 +45,7 @@ typedef struct speedrun {
     int64_t step, steps, whiten_steps;
     double lr; /* the base that groups are scaled against */
     int whiten_group;
-    double whiten_scale, whiten_decay;
+    double whiten_scale;
 } speedrun;
 
 /* A new net; the images are no longer needed. TD_E_NOMEM: speedrun_free is needed then, too. */
