@@ -59,17 +59,22 @@ static td_status sort_names(td_safetensors *file)
 
 /* ---- the whole ---- */
 
-/* Bytes of the file from `offset` on. The lock is for other threads, which would move the place
- * between seeking and reading. */
+/* Bytes of the file from `offset` on, which were in the file when it was opened. */
 static td_status read_at(const td_safetensors *file, int64_t offset, void *to, size_t size)
 {
-    flockfile(file->in);
-    bool got = fseeko(file->in, offset, SEEK_SET) == 0 && fread(to, 1, size, file->in) == size;
-    int error = errno;
-    bool shorter = feof(file->in);
-    funlockfile(file->in);
-    TD_CHECK(got, TD_E_IO, "reading failed: %s",
-             shorter ? "the file became shorter" : strerror(error));
+    if (file->in == NULL) {
+        memcpy(to, file->memory + offset, size);
+        return TD_OK;
+    }
+    for (char *at = to; size > 0;) {
+        ssize_t got = pread(fileno(file->in), at, size, offset);
+        TD_CHECK(got > 0 || (got < 0 && errno == EINTR), TD_E_IO, "reading failed: %s",
+                 got == 0 ? "the file became shorter" : strerror(errno));
+        got = got < 0 ? 0 : got;
+        at += got;
+        offset += got;
+        size -= (size_t)got;
+    }
     return TD_OK;
 }
 
@@ -122,15 +127,17 @@ static td_status parse(td_safetensors *file)
     return sort_names(file);
 }
 
-/* Takes `in` over, also when it fails. */
-static td_status open_file(FILE *in, int64_t size, td_safetensors **file)
+/* Takes from.in over, also when it fails. */
+static td_status open_file(td_safetensors from, td_safetensors **file)
 {
     td_safetensors *f = *file = calloc(1, sizeof *f);
     if (f == NULL) {
-        fclose(in);
+        if (from.in != NULL) {
+            fclose(from.in);
+        }
         return td_fail(TD_E_NOMEM, "no memory to read a safetensors file");
     }
-    *f = (td_safetensors){ .in = in, .size = size };
+    *f = from;
     td_status status = parse(f);
     if (status != TD_OK) {
         td_safetensors_close(f);
@@ -141,11 +148,7 @@ static td_status open_file(FILE *in, int64_t size, td_safetensors **file)
 
 td_status td_safetensors_parse(const void *bytes, size_t size, td_safetensors **file)
 {
-    static char none;
-    *file = NULL;
-    FILE *in = fmemopen(size > 0 ? (void *)(uintptr_t)bytes : &none, size > 0 ? size : 1, "rb");
-    TD_CHECK(in != NULL, TD_E_NOMEM, "no memory to read a safetensors file");
-    return open_file(in, (int64_t)size, file);
+    return open_file((td_safetensors){ .memory = bytes, .size = (int64_t)size }, file);
 }
 
 td_status td_safetensors_open(const char *path, td_safetensors **file)
@@ -155,7 +158,7 @@ td_status td_safetensors_open(const char *path, td_safetensors **file)
     *file = NULL;
     TD_TRY(td_open_to_read(path, &in));
     (void)fstat(fileno(in), &info);
-    td_status status = open_file(in, info.st_size, file);
+    td_status status = open_file((td_safetensors){ .in = in, .size = info.st_size }, file);
     return status == TD_OK ? TD_OK : td_fail_context(status, "'%s' cannot be used", path);
 }
 
@@ -164,7 +167,9 @@ void td_safetensors_close(td_safetensors *file)
     if (file == NULL) {
         return;
     }
-    fclose(file->in);
+    if (file->in != NULL) {
+        fclose(file->in);
+    }
     free(file->places);
     free(file->entries);
     free(file->by_name);

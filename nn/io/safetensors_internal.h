@@ -32,7 +32,8 @@ typedef struct td_safetensors_place {
 } td_safetensors_place;
 
 struct td_safetensors {
-    FILE *in;                   /* the file, or memory that holds one */
+    FILE *in; /* NULL: the file is in memory */
+    const unsigned char *memory;
     int64_t size;               /* of the whole file when it was opened */
     int64_t data;               /* where the first tensor's data begin */
     struct cJSON *header;       /* names and metadata point into it */
