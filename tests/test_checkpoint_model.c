@@ -183,6 +183,33 @@ static void test_models_come_back(void **state)
               "imagenet");
 }
 
+/* The side of the images that BoTNet's positions are for, where the metadata do not have it. */
+static void test_sides_of_botnet(void **state)
+{
+    (void)state;
+    const char *path = temp_path("botnet.safetensors");
+    const td_stem stems[] = { TD_STEM_IMAGENET, TD_STEM_CIFAR };
+    for (int i = 0; i < 2; i++) {
+        td_module *net = td_model("botnet50", .classes = 3, .stem = stems[i], .blank = true);
+        expect_ok(td_save(path, net));
+        td_module *made = td_load_model(path);
+        if (made == NULL) {
+            fail_msg("%s", td_last_error());
+        }
+        assert_int_equal(td_model_record_of(made).image_size, 224);
+        td_module_free(made);
+        td_module_free(net);
+    }
+    const td_safetensors_entry entries[] = {
+        { "pos_emb.rel_height", TD_F32, TD_SHAPE((int64_t)1 << 50, 0), NULL, 0 },
+        { "fc.weight", TD_F32, TD_SHAPE(3, 0), NULL, 0 },
+    };
+    expect_ok(
+        td_safetensors_write(path, entries, 2, &(td_metadata){ "model.arch", "botnet50" }, 1));
+    assert_null(td_load_model(path));
+    assert_error_says("botnet.safetensors", "images of side", NULL);
+}
+
 /* Wrappers and copies are of the same model. */
 static void test_wrapped_models(void **state)
 {
@@ -297,6 +324,8 @@ int main(void)
                                         temp_folder_teardown),
         cmocka_unit_test_setup_teardown(test_mistakes, temp_folder_setup, temp_folder_teardown),
         cmocka_unit_test_setup_teardown(test_models_come_back, temp_folder_setup,
+                                        temp_folder_teardown),
+        cmocka_unit_test_setup_teardown(test_sides_of_botnet, temp_folder_setup,
                                         temp_folder_teardown),
         cmocka_unit_test_setup_teardown(test_wrapped_models, temp_folder_setup,
                                         temp_folder_teardown),

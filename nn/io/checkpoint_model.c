@@ -80,10 +80,11 @@ td_status td_load_at(const char *path, td_module *net, td_site at)
 /* ---- a model from its file ---- */
 
 /* What the shapes tell where the metadata do not: the last matrix that is no table of positions is
- * the classifier's weight, and BoTNet has a vector for each distance in a map of 1/16 of its image.
- */
+ * the classifier's weight, and BoTNet has a vector for each distance in a map of 1/16 of its image,
+ * or 1/4 behind CIFAR's stem. */
 static void look_at_shapes(const td_safetensors *file, td_model_record *r)
 {
+    int64_t stride = r->stem == TD_STEM_IMAGENET ? 16 : 4;
     for (int i = 0; i < td_safetensors_count(file); i++) {
         const td_safetensors_entry *e = td_safetensors_get(file, i);
         if (strncmp(e->name, TD_KEY_OPTIMIZER, strlen(TD_KEY_OPTIMIZER)) == 0 ||
@@ -91,7 +92,7 @@ static void look_at_shapes(const td_safetensors *file, td_model_record *r)
             continue;
         }
         if (strstr(e->name, "pos_emb.rel_height") != NULL) {
-            r->image_size = (e->shape.dim[0] + 1) / 2 * 16;
+            r->image_size = (e->shape.dim[0] + 1) / 2 * stride;
         } else if (strstr(e->name, "pos_emb") == NULL) {
             r->classes = e->shape.dim[0];
         }
@@ -124,14 +125,20 @@ static td_status read_record(const td_safetensors *file, const td_load_model_opt
         return td_fail(
             TD_E_ARG, "'%s' does not say which model it is: give its arch (\"resnet50\")", o->path);
     }
+    r->stem = stem != NULL && strcmp(stem, "cifar") == 0 ? TD_STEM_CIFAR : TD_STEM_IMAGENET;
     look_at_shapes(file, r);
     TD_TRY(read_number(file, o->path, TD_KEY_CLASSES, MOST_CLASSES, r->classes, &r->classes));
     TD_TRY(read_number(file, o->path, TD_KEY_IMAGE_SIZE, MOST_SIDE, r->image_size, &r->image_size));
-    r->stem = stem != NULL && strcmp(stem, "cifar") == 0 ? TD_STEM_CIFAR : TD_STEM_IMAGENET;
     r->unit_head = td_safetensors_metadata(file, TD_KEY_UNIT_HEAD) != NULL;
     if (r->classes < 1 || r->classes > MOST_CLASSES) {
         return td_fail(TD_E_FORMAT,
                        "'%s': no weights of a classifier in it: is this a model's file?", o->path);
+    }
+    if (r->image_size > MOST_SIDE) { /* by the shapes */
+        return td_fail(TD_E_FORMAT,
+                       "'%s': its positions are for images of side %" PRId64
+                       "; at most %d is possible",
+                       o->path, r->image_size, MOST_SIDE);
     }
     return strcmp(r->arch, TD_AIRBENCH) == 0 ? read_widths(file, o->path, r) : TD_OK;
 }
