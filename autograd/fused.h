@@ -27,6 +27,8 @@ typedef struct td_batch_norm_fusion {
 } td_batch_norm_fusion;
 td_tensor *td_batch_norm_fused_at(td_batch_norm_options options, td_batch_norm_fusion fusion,
                                   td_site at);
+/* The shape [N,C,H,W] in which td_batch_norm_fused_at takes x [N,C,...]. [N,C] stays. */
+td_shape td_batch_norm_images(const td_tensor *x);
 /* A fusion's add in x's dtype: f32 and 16 bits are cast. NULL stays NULL. */
 td_tensor *td_batch_norm_addend(const td_tensor *x, td_tensor *add, td_site at);
 

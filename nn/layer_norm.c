@@ -48,16 +48,16 @@ static td_tensor *normalise(td_module *bn, td_tensor *x, td_batch_norm_fusion fu
                : td_batch_norm_fused_at(options, fusion, at);
 }
 
-/* The same for [N,C,L] and [N,C,D,H,W], which are seen as images. */
+/* The same for x of any shape [N,C,...]. */
 static td_tensor *normalise_any(td_module *bn, td_tensor *x, td_batch_norm_fusion fusion,
                                 td_site at)
 {
-    if (x->ndim != 3 && x->ndim != 5) {
+    td_shape shape = td_shape_of(x), images = td_batch_norm_images(x);
+    if (td_shape_equal(images, shape)) {
         return normalise(bn, x, fusion, at);
     }
-    td_shape shape = td_shape_of(x), image = TD_SHAPE(shape.dim[0], shape.dim[1], shape.dim[2], -1);
-    fusion.add = fusion.add != NULL ? td_reshape_at(fusion.add, image, at) : NULL;
-    td_tensor *y = normalise(bn, td_reshape_at(x, image, at), fusion, at);
+    fusion.add = fusion.add != NULL ? td_reshape_at(fusion.add, images, at) : NULL;
+    td_tensor *y = normalise(bn, td_reshape_at(x, images, at), fusion, at);
     return td_reshape_at(y, shape, at);
 }
 

@@ -140,13 +140,13 @@ static void test_norms(void **state)
           -3.86818854902137, 1.62163837366032);
 }
 
-/* Averages over all batches, and how many there were. */
 /* In a sequence a normalisation is computed together with the activation after it: of vectors and
  * volumes, too, and with the same bits as one after the other. */
 static void test_norms_of_other_shapes_in_a_sequence(void **state)
 {
     (void)state;
-    td_shape shapes[] = { S(4, 3, 5), S(2, 3, 2, 3, 2), S(4, 3, 2, 5), S(6, 3) };
+    td_shape shapes[] = { S(4, 3, 5), S(2, 3, 2, 3, 2), S(4, 3, 2, 5), S(6, 3),
+                          S(2, 3, 2, 1, 3, 2) };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         td_tensor *x = td_zeros(shapes[i], TD_F32, TD_CPU);
         fill(x, 0, 7, 23, 5.0);
@@ -161,6 +161,7 @@ static void test_norms_of_other_shapes_in_a_sequence(void **state)
     }
 }
 
+/* Averages over all batches, and how many there were. */
 static void test_cumulative_statistics(void **state)
 {
     (void)state;

@@ -184,16 +184,23 @@ td_tensor *td_batch_norm_fused_at(td_batch_norm_options options, td_batch_norm_f
                      .params_size = sizeof params);
 }
 
+td_shape td_batch_norm_images(const td_tensor *x)
+{
+    if (x->ndim < 3) {
+        return td_shape_of(x);
+    }
+    td_shape images = TD_SHAPE(x->shape[0], x->shape[1], x->shape[2], 1);
+    for (int d = 3; d < x->ndim; d++) {
+        images.dim[3] *= x->shape[d];
+    }
+    return images;
+}
+
 td_tensor *td_batch_norm_at(td_batch_norm_options options, td_site at)
 {
     td_tensor *x = options.x;
-    if (x != NULL && (x->ndim == 3 || x->ndim > 4)) { /* as images */
-        td_shape shape = td_shape_of(x), image = TD_SHAPE(x->shape[0], x->shape[1], x->shape[2], 1);
-        for (int d = 3; d < x->ndim; d++) {
-            image.dim[3] *= x->shape[d];
-        }
-        options.x = td_reshape_at(x, image, at);
-        return td_reshape_at(td_batch_norm_at(options, at), shape, at);
-    }
-    return td_batch_norm_fused_at(options, (td_batch_norm_fusion){ .add = NULL }, at);
+    bool reshapes = x != NULL && !td_shape_equal(td_batch_norm_images(x), td_shape_of(x));
+    options.x = reshapes ? td_reshape_at(x, td_batch_norm_images(x), at) : x;
+    td_tensor *y = td_batch_norm_fused_at(options, (td_batch_norm_fusion){ .add = NULL }, at);
+    return reshapes ? td_reshape_at(y, td_shape_of(x), at) : y;
 }
