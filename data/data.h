@@ -185,9 +185,10 @@ typedef struct td_cifar_or_synthetic_options {
     int64_t limit; /* of synthetic images; 0: 50,000 for training and 10,000 for tests */
     uint64_t seed; /* of synthetic images */
 } td_cifar_or_synthetic_options;
-/* CIFAR-10's training and test images from folder; folder NULL: from $TANDEM_DATA, or else from
- * data/cifar10. If no folder is named and data/cifar10 has no CIFAR-10, synthetic images, whose
- * datasets have `synthetic` set. Free train and test; after an error both are NULL. */
+/* CIFAR-10's training and test images from folder; folder NULL: from $TANDEM_DATA, or, if that is
+ * not set or empty, from data/cifar10. If no folder is named and data/cifar10 has no CIFAR-10,
+ * synthetic images, whose datasets have `synthetic` set. Free train and test; after an error both
+ * are NULL. */
 td_status td_cifar_or_synthetic_at(td_cifar_or_synthetic_options options, td_site at);
 
 /* How images in memory are changed while a batch is written: a random crop, a random flip, then

@@ -63,6 +63,10 @@ static void test_in_place_of_cifar(void **state)
     td_dataset *train, *test;
     assert_non_null(getcwd(here, sizeof here));
     assert_int_equal(chdir(temp_folder()), 0);
+    setenv("TANDEM_DATA", "", 1);
+    assert_int_equal(td_cifar_or_synthetic(NULL, &train, &test, .limit = 1), TD_OK);
+    td_dataset_free(train);
+    td_dataset_free(test);
     unsetenv("TANDEM_DATA");
     assert_int_equal(td_cifar_or_synthetic(NULL, &train, &test, .limit = 20, .seed = 3), TD_OK);
     td_dataset *drawn[] = { train, test, make(20, 6), make(20, 7) };

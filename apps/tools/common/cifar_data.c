@@ -37,8 +37,11 @@ static td_status download(const char *named)
 
 static td_status find(const cifar_source *source, cifar_data *data)
 {
+    const char *set = getenv("TANDEM_DATA");
     if (source->download) {
-        TD_TRY(download(source->folder != NULL ? source->folder : getenv("TANDEM_DATA")));
+        TD_TRY(download(source->folder != NULL ? source->folder
+                        : set != NULL && *set  ? set
+                                               : NULL));
     }
     TD_TRY(td_cifar_or_synthetic(source->folder, &data->whole_train, &data->whole_test,
                                  .limit = source->limit, .seed = source->seed));
