@@ -194,8 +194,7 @@ td_status td_cifar_or_synthetic_at(td_cifar_or_synthetic_options options, td_sit
 /* How images in memory are changed while a batch is written: a random crop, a random flip, then
  * (value/255 - mean) / std. A dataset without a transform gives value/255. The random numbers
  * depend only on seed, epoch and sample (Philox, tensor/random.h: key (seed, "augment"), counter
- * (epoch, sample)). shift and
- * mirror change all images alike, for test-time augmentation. */
+ * (epoch, sample)). shift and mirror change all images alike, for test-time augmentation. */
 typedef struct td_image_transform {
     int crop_padding;      /* pixels added on each side before the crop, 0 to 31; 0: no crop */
     bool reflect;          /* the added pixels mirror the image; otherwise they are 0 */

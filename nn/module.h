@@ -40,8 +40,8 @@ typedef struct td_named_tensor {
     const char *name; /* within its module: "weight"; in td_state_list: the whole path */
     td_tensor *tensor;
     bool buffer; /* not trained */
-    int owner;   /* of an extra tensor of td_checkpoint_save: the rank that has it. If that is not
-                    rank 0, the tensor must have the parameters' dtype */
+    int owner;   /* of an extra tensor of td_checkpoint_save: the rank that has the values; all
+                    ranks name a tensor of the same shape and dtype */
 } td_named_tensor;
 
 struct td_module {
@@ -131,8 +131,7 @@ typedef struct td_model_record {
 td_model_record td_model_record_of(const td_module *m);
 
 /* Switches td_recompute on for every block (a residual block, a dense layer) or every stage of a
- * model by td_model, or off. Returns the number of blocks or stages; 0 for another
- * model. */
+ * model by td_model, or off. Returns the number of blocks or stages; 0 for another model. */
 typedef enum td_recompute_parts {
     TD_RECOMPUTE_NOTHING,
     TD_RECOMPUTE_BLOCKS,

@@ -47,9 +47,9 @@ int64_t td_parameter_count(const td_module *m); /* elements; shared parameters c
 td_status td_summary_at(td_module *m, td_shape input, FILE *out, td_site at);
 
 /* Keeps only the input of m for backward, and runs m's forward a second time in backward: less
- * memory, more time, the same bits. Dropout and BatchNorm are taken care
- * of; a forward of your own must not draw random numbers or count its calls.
- * Worthwhile for modules that contain others; may be nested. */
+ * memory, more time, the same bits. The second forward of Dropout draws the same mask, and that of
+ * BatchNorm does not count the batch again; a forward of your own must not draw random numbers or
+ * count its calls. Worthwhile for modules that contain others; may be nested. */
 void td_recompute(td_module *m, bool on);
 
 /* ---- layers; initialised as PyTorch's layer of the same name ---- */

@@ -18,7 +18,7 @@ typedef struct resident {
     td_batch_memory batch;
 } resident;
 
-/* The transform may have been set anew. */
+/* Another transform may have been set. */
 static void send_values(resident *r)
 {
     if (r->sent != r->images->transforms) {

@@ -110,8 +110,10 @@ td_status td_checkpoint_save_at(td_checkpoint_options options, td_site at);
  *
  * td_saving_wait waits for the thread, sets *saving to NULL, and returns the outcome. NULL is fine.
  * Call td_saving_wait before the program ends and before the model is freed. If several ranks save
- * together, all ranks call td_saving_wait, and all return the same outcome. td_saving_is_written
- * says whether this rank's thread is done. */
+ * together, all ranks call td_saving_wait, and all return the same outcome. A child process made by
+ * fork must neither wait for its parent's saving nor cancel it: the child has no such thread, and
+ * would wait forever. td_saving_is_written says whether this rank's thread is done; saving must not
+ * be NULL. */
 td_status td_saving_wait(td_saving **saving);
 bool td_saving_is_written(const td_saving *saving);
 

@@ -181,7 +181,7 @@ static void fill_table(void *user, void *numbers)
         int count = fill_slices(o, true);
         TD_REQUIRE(count == o->slice_count && same_stretches(o->slices, numbers, count), TD_HERE,
                    "%s: other parameters are trained than when the step was captured: "
-                   "td_captured_forget, and it is captured anew",
+                   "td_captured_forget, and it is captured again",
                    o->kind->name);
     }
     o->filled = false;
