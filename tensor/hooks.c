@@ -91,6 +91,15 @@ void td_recorder_set(td_recorder *r)
     recorder = r;
 }
 
+void td_recorder_abandon(void)
+{
+    td_recorder *r = recorder;
+    recorder = NULL;
+    if (r != NULL) {
+        r->abandoned(r);
+    }
+}
+
 void td_not_recordable(const char *format, ...)
 {
     if (recorder != NULL) {

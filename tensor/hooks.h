@@ -58,9 +58,12 @@ struct td_recorder {
                           const char *what, td_site at);
     /* Memory of the thread's step was allocated, as td_step_observer's `taken` says. */
     void (*taken)(td_recorder *r, td_device device, size_t offset, size_t bytes);
+    /* The step was abandoned (td_step_abandon): r is no longer the thread's recorder. */
+    void (*abandoned)(td_recorder *r);
 };
 td_recorder *td_recorder_now(void); /* NULL: steps run as usual */
 void td_recorder_set(td_recorder *r);
+void td_recorder_abandon(void); /* ends it by its `abandoned`, if there is one */
 
 /* Says why the running step cannot be recorded: the host reads a value, for example. */
 void td_not_recordable(const char *format, ...) __attribute__((format(printf, 1, 2), cold));

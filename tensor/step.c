@@ -191,7 +191,7 @@ void td_step_abandon(void)
         end_step(thread_step);
     }
     td_context_clear();
-    td_recorder_set(NULL);
+    td_recorder_abandon();
     if (on_abandon != NULL) {
         on_abandon();
     }

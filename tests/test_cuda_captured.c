@@ -66,6 +66,39 @@ static void test_a_recording_leaves_the_host_alone(void **state)
     backend->wait(TD_CUDA); /* all is as before */
 }
 
+/* Step 4 is recorded. */
+static td_status fails_once_recorded(void *user, td_tensor *const *inputs, td_tensor **results)
+{
+    (void)inputs, (void)results;
+    int *steps = user;
+    td_fill_(td_step_new(TD_SHAPE(100), TD_F32, TD_ROW_MAJOR, TD_CUDA, TD_HERE), 1.0);
+    TD_REQUIRE(++*steps != 4, TD_HERE, "the recorded step is a mistake");
+    return TD_OK;
+}
+
+static void test_an_abandoned_recording_ends(void **state)
+{
+    NEEDS_GPU(0);
+    int steps = 0;
+    td_captured *captured = td_captured_new(
+        &(td_captured_options){ .step = fails_once_recorded, .user = &steps, .device = TD_CUDA });
+    assert_non_null(captured);
+    for (int i = 0; i < 6; i++) {
+        if (i == 3) {
+            expect_fatal("the recorded step is a mistake", td_captured_run(captured, NULL, 0));
+            td_step_abandon();
+            td_backend_of(TD_CUDA)->wait(TD_CUDA); /* which no recording allows */
+        } else {
+            assert_int_equal(td_captured_run(captured, NULL, 0), TD_OK);
+            assert_int_equal(td_captured_next(captured, NULL), TD_OK);
+        }
+    }
+    assert_int_equal(td_captured_now(captured).recorded, 1);
+    assert_int_equal(td_captured_now(captured).replayed, 1);
+    assert_int_equal(steps, 5);
+    td_captured_free(captured);
+}
+
 /* ---- training ---- */
 
 /* The same steps eagerly and captured, a smaller batch every so many; results are read late. */
@@ -359,6 +392,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_recorded_work_runs_when_launched),
         cmocka_unit_test(test_a_recording_leaves_the_host_alone),
+        cmocka_unit_test(test_an_abandoned_recording_ends),
         cmocka_unit_test(test_captured_is_eager),
         cmocka_unit_test(test_other_shapes),
         cmocka_unit_test(test_accumulated_gradients),

@@ -135,7 +135,7 @@ static void taken(td_recorder *r, td_device device, size_t offset, size_t bytes)
     snprintf(b->place, sizeof b->place, "%s", place != NULL ? place : "");
 }
 
-void td_capture_begin(td_capture *c, bool recording)
+void td_capture_begin(td_capture *c, void (*abandoned)(td_recorder *r), bool recording)
 {
     TD_REQUIRE(td_recorder_now() == NULL, TD_NOWHERE, "a captured step inside of a captured step");
     c->recorder = (td_recorder){ .recording = recording,
@@ -143,7 +143,8 @@ void td_capture_begin(td_capture *c, bool recording)
                                  .numbers = numbers_of,
                                  .on_device = on_device,
                                  .check_indices = check_indices,
-                                 .taken = taken };
+                                 .taken = taken,
+                                 .abandoned = abandoned };
     c->trace.count = 0;
     c->note[0] = '\0';
     c->numbers_used = 0;

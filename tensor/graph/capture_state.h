@@ -60,8 +60,8 @@ td_status td_capture_open(td_capture *c, td_device device, double *faults);
 void td_capture_close(td_capture *c);
 
 /* Begins a warm-up or a recording: c becomes the thread's recorder, and what c has noted before is
- * forgotten. td_recorder_set(NULL) ends it. */
-void td_capture_begin(td_capture *c, bool recording);
+ * forgotten. td_recorder_set(NULL) ends it; td_step_abandon, too, which calls `abandoned`. */
+void td_capture_begin(td_capture *c, void (*abandoned)(td_recorder *r), bool recording);
 
 void td_capture_fill_again(td_capture *c); /* calls all fill functions again */
 void td_capture_send(td_capture *c);       /* copies the numbers to the device */

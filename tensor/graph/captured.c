@@ -21,13 +21,14 @@ enum {
 
 /* A kind of step, for inputs of certain shapes. */
 typedef struct form {
+    td_capture capture; /* of the latest warm-up, or of the recording; first: abandoned() */
+    td_captured *owner;
     int kind;
     int count;
     td_shape shape[TD_CAPTURED_INPUTS];
     td_dtype dtype[TD_CAPTURED_INPUTS];
     td_tensor
         *inputs[TD_CAPTURED_INPUTS]; /* of the graph; its own, or (inputs_stay) the caller's */
-    td_capture capture;              /* of the latest warm-up, or of the recording */
     td_trace before;                 /* of the warm-up before */
     int warmups;                     /* steps of this form that ran eagerly */
     bool same;                       /* the last two warm-ups took the same memory */
@@ -47,13 +48,29 @@ struct td_captured {
 
 /* ---- beginning and end ---- */
 
-static void free_form(td_captured *c, form *f)
+static void free_graph(td_captured *c, form *f)
 {
-    td_device device = c->options.device;
     if (f->graph != NULL) {
-        c->graphs->free(device, f->graph);
+        c->graphs->free(c->options.device, f->graph);
+        f->graph = NULL;
+    }
+}
+
+/* Frees a graph that pins this thread's step memory. */
+static void drop_graph(td_captured *c, form *f)
+{
+    if (f->graph != NULL) {
+        free_graph(c, f);
         td_step_pin(-1);
     }
+}
+
+static void free_form(td_captured *c, form *f)
+{
+    if (td_recorder_now() == &f->capture.recorder) {
+        td_recorder_abandon(); /* a fatal error has left its step */
+    }
+    drop_graph(c, f);
     for (int i = 0; i < f->count && !c->options.inputs_stay; i++) {
         td_free(f->inputs[i]);
     }
@@ -147,7 +164,7 @@ static td_status form_of(td_captured *c, int kind, td_tensor *const *inputs, int
         return TD_OK;
     }
     form *f = &c->forms[c->form_count];
-    *f = (form){ .kind = kind, .count = count };
+    *f = (form){ .owner = c, .kind = kind, .count = count };
     double *values = td_ptr(c->results.values);
     TD_TRY(td_capture_open(&f->capture, c->options.device, values + TD_CAPTURED_RESULTS));
     for (int i = 0; i < count; i++) {
@@ -167,6 +184,31 @@ static const char *shape_text(const form *f)
 static void explain(td_captured *c, const form *f, const char *reason)
 {
     snprintf(c->why, sizeof c->why, "a step with input%s: %s", shape_text(f), reason);
+}
+
+/* ---- the end of a recording ---- */
+
+static td_status tell(const td_captured *c, td_captured_event event)
+{
+    const td_captured_peers *peers = c->options.peers;
+    return peers != NULL ? peers->event(peers->user, event) : TD_OK;
+}
+
+static td_status end_recording(td_captured *c, form *f)
+{
+    td_status ended = c->graphs->end(c->options.device, &f->graph);
+    td_status told = tell(c, TD_CAPTURED_ENDS);
+    return ended != TD_OK ? ended : told;
+}
+
+/* A fatal error has left a step: the device must not go on recording. */
+static void abandoned(td_recorder *r)
+{
+    form *f = (form *)r;
+    if (r->recording) {
+        (void)end_recording(f->owner, f);
+        free_graph(f->owner, f); /* a part of a step */
+    }
 }
 
 /* ---- a step ---- */
@@ -228,7 +270,7 @@ static td_status warm_up(td_captured *c, form *f, td_tensor *const *inputs)
     if (f == NULL || f->given_up) {
         return call_in_step(c, inputs);
     }
-    td_capture_begin(&f->capture, false);
+    td_capture_begin(&f->capture, abandoned, false);
     td_status status = call_in_step(c, inputs);
     td_recorder_set(NULL);
     if (status == TD_OK) {
@@ -241,12 +283,6 @@ static td_status warm_up(td_captured *c, form *f, td_tensor *const *inputs)
 
 /* What a process can do next with a step; the more, the higher. */
 typedef enum readiness { EAGER, WARM_UP, RECORD, REPLAY } readiness;
-
-static td_status tell(const td_captured *c, td_captured_event event)
-{
-    const td_captured_peers *peers = c->options.peers;
-    return peers != NULL ? peers->event(peers->user, event) : TD_OK;
-}
 
 /* What all do. */
 static td_status agree(td_captured *c, const form *f, readiness mine, readiness *all)
@@ -309,8 +345,7 @@ static td_status launch(td_captured *c, form *f)
 /* Between begin and end of the recording no call may fail to come to the end. */
 static td_status call_and_record(td_captured *c, form *f)
 {
-    td_device device = c->options.device;
-    TD_TRY(c->graphs->begin(device));
+    TD_TRY(c->graphs->begin(c->options.device));
     td_status status = tell(c, TD_CAPTURED_RECORDS);
     if (status == TD_OK) {
         status = call(c, f->inputs);
@@ -318,33 +353,20 @@ static td_status call_and_record(td_captured *c, form *f)
     if (status == TD_OK) {
         status = tell(c, TD_CAPTURED_RECORDED);
     }
-    td_status ended = c->graphs->end(device, &f->graph);
-    td_status told = tell(c, TD_CAPTURED_ENDS);
-    ended = ended != TD_OK ? ended : told;
+    td_status ended = end_recording(c, f);
     return status != TD_OK ? status : ended;
-}
-
-static void drop_graph(td_captured *c, form *f)
-{
-    if (f->graph != NULL) {
-        c->graphs->free(c->options.device, f->graph);
-        f->graph = NULL;
-        td_step_pin(-1);
-    }
 }
 
 static td_status record_graph(td_captured *c, form *f)
 {
-    td_device device = c->options.device;
     TD_TRY(tell(c, TD_CAPTURED_BEGINS));
-    td_capture_begin(&f->capture, true);
-    td_step_begin();
+    td_step_begin(); /* first: after an error here there is no recording to end */
+    td_capture_begin(&f->capture, abandoned, true);
     td_status status = call_and_record(c, f);
     td_step_end();
     td_recorder_set(NULL);
     if (f->graph != NULL && status != TD_OK) { /* a part of a step */
-        c->graphs->free(device, f->graph);
-        f->graph = NULL;
+        free_graph(c, f);
         f->given_up = true;
     } else if (f->graph != NULL) {
         td_step_pin(1);
