@@ -37,6 +37,15 @@ const td_kernels *td_kernels_of(td_device device)
     return wrap != NULL ? wrap(device, own) : own;
 }
 
+void td_report_index(const td_index_check *check, const double fault[2])
+{
+    TD_REQUIRE(fault[0] == 0, check->at,
+               "%s: %s %lld, number %lld of its tensor, is out of range: it must be 0 to %lld "
+               "(found by the device, and reported when a value was read)",
+               check->op, check->what, (long long)fault[1], (long long)fault[0] - 1,
+               (long long)check->limit - 1);
+}
+
 /* ---- memory and streams ---- */
 
 const td_streams *td_streams_of(td_device device)

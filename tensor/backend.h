@@ -61,6 +61,17 @@ typedef struct td_graphs {
     void (*note_outside)(const td_tensor *index, int64_t limit, double *fault);
 } td_graphs;
 
+/* A check of indices that a device makes while nobody waits (note_outside). */
+typedef struct td_index_check {
+    const char *op, *what; /* literals: "cross_entropy", "label" */
+    int64_t limit;
+    td_site at;
+} td_index_check;
+
+/* A fatal error, which blames check->at, if `fault`, as note_outside has written it, tells of an
+ * element that is out of range. */
+void td_report_index(const td_index_check *check, const double fault[2]);
+
 typedef struct td_backend {
     /* Makes a device ready for use, unless it is ready already. On failure td_last_error() says
      * what is missing. */

@@ -3,21 +3,15 @@
  * read the index must bear any value. */
 #include "tensor/cuda/cuda.h"
 
-typedef struct check {
-    const char *op, *what; /* literals */
-    int64_t limit;
-    td_site at;
-} check;
-
 /* The checks that a device has been asked for since the last report; a call in a loop is one check.
  * A device's work comes from one thread at a time. */
 static struct checks {
-    check list[TD_CUDA_CHECKS];
+    td_index_check list[TD_CUDA_CHECKS];
     int count;
     double *faults; /* on the device, two for each check, as td_graphs.note_outside writes them */
 } checks[TD_MAX_DEVICES];
 
-static bool is_same(const check *a, const check *b)
+static bool is_same(const td_index_check *a, const td_index_check *b)
 {
     return a->op == b->op && a->what == b->what && a->limit == b->limit &&
            a->at.file == b->at.file && a->at.line == b->at.line;
@@ -28,7 +22,7 @@ bool td_cuda_check_later(const td_tensor *index, int64_t limit, const char *op, 
 {
     td_device device = td_device_of(index);
     struct checks *c = &checks[device.index];
-    check wanted = { op, what, limit, at };
+    td_index_check wanted = { op, what, limit, at };
     int i = 0;
     while (i < c->count && !is_same(&c->list[i], &wanted)) {
         i++;
@@ -70,10 +64,5 @@ void td_cuda_report_checks(td_cuda *gpu, const double *faults)
     /* A fatal handler may jump away: the next check begins without this fault. */
     td_cuda_must(cudaMemsetAsync(c->faults, 0, 2 * (size_t)count * sizeof *faults, gpu->stream),
                  "checking indices");
-    const check *wrong = &c->list[i];
-    TD_REQUIRE(false, wrong->at,
-               "%s: %s %lld, number %lld of its tensor, is out of range: it must be 0 to %lld "
-               "(found by the device, and reported when a value was read)",
-               wrong->op, wrong->what, (long long)faults[2 * i + 1], (long long)faults[2 * i] - 1,
-               (long long)wrong->limit - 1);
+    td_report_index(&c->list[i], faults + 2 * i);
 }

@@ -1,6 +1,5 @@
 #include "tensor/graph/capture_state.h"
 
-#include "tensor/backend.h"
 #include "tensor/step.h"
 #include "tensor/storage.h"
 #include "tensor/extend.h"
@@ -114,7 +113,7 @@ static bool check_indices(td_recorder *r, const td_tensor *index, int64_t limit,
         return false;
     }
     double *fault = c->faults + 2 * c->check_count;
-    c->checks[c->check_count++] = (td_capture_check){ op, what, limit, at };
+    c->checks[c->check_count++] = (td_index_check){ op, what, limit, at };
     backend->graphs->note_outside(index, limit, fault);
     return true;
 }

@@ -3,6 +3,7 @@
 #ifndef TD_TENSOR_CAPTURE_STATE_H
 #define TD_TENSOR_CAPTURE_STATE_H
 
+#include "tensor/backend.h"
 #include "tensor/hooks.h"
 
 enum {
@@ -28,13 +29,6 @@ typedef struct td_capture_fill {
     void *user, *numbers;
 } td_capture_fill;
 
-/* A check of indices that the device makes (td_checked_by_device). */
-typedef struct td_capture_check {
-    const char *op, *what;
-    int64_t limit;
-    td_site at;
-} td_capture_check;
-
 typedef struct td_capture {
     td_recorder recorder; /* first: the two pointers are the same */
     td_device device;
@@ -51,7 +45,7 @@ typedef struct td_capture {
     int fill_count, fill_capacity;
 
     double *faults; /* on the device: two for each check, as td_graphs.note_outside writes them */
-    td_capture_check checks[TD_CAPTURE_CHECKS];
+    td_index_check checks[TD_CAPTURE_CHECKS];
     int check_count;
 } td_capture;
 

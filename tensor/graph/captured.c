@@ -454,12 +454,7 @@ td_status td_captured_run(td_captured *c, td_tensor *const *inputs, int count)
 static void check_faults(const form *f, const double *faults)
 {
     for (int i = 0; i < f->capture.check_count; i++) {
-        const td_capture_check *check = &f->capture.checks[i];
-        TD_REQUIRE(faults[2 * i] == 0, check->at,
-                   "%s: %s %lld, number %lld of its tensor, is out of range: it must be 0 to %lld "
-                   "(found by the device in a captured step, and told when its results were read)",
-                   check->op, check->what, (long long)faults[2 * i + 1],
-                   (long long)faults[2 * i] - 1, (long long)check->limit - 1);
+        td_report_index(&f->capture.checks[i], faults + 2 * i);
     }
 }
 
