@@ -69,15 +69,24 @@ __global__ void __launch_bounds__(TD_CUDA_THREADS)
     }
 }
 
+/* The part [begin, end) of a window along one side that lies in the image, padding of `beyond`
+ * places included: pixels of the image. */
+__device__ static inline void window_of(const td_cuda_pool &p, int side, int64_t out, int64_t size,
+                                        int64_t beyond, int64_t *begin, int64_t *end)
+{
+    int64_t first = out * p.window.stride[side] - p.window.pad[side];
+    int64_t last = first + p.window.kernel[side];
+    *begin = first < -beyond ? -beyond : first;
+    *end = last < size + beyond ? last : size + beyond;
+}
+
 /* How many places along one side an average counts: PyTorch's rule is that padding counts if it is
  * asked for, but not what the last window has beyond it. */
 __device__ static inline int64_t places(const td_cuda_pool &p, int side, int64_t out, int64_t size)
 {
-    int64_t begin = out * p.window.stride[side] - p.window.pad[side];
-    int64_t end = begin + p.window.kernel[side];
-    int64_t beyond = p.window.count_include_pad ? p.window.pad[side] : 0;
-    begin = begin < -beyond ? -beyond : begin;
-    end = end > size + beyond ? size + beyond : end;
+    int64_t begin, end;
+    window_of(p, side, out, size, p.window.count_include_pad ? p.window.pad[side] : 0, &begin,
+              &end);
     return end > begin ? end - begin : 0;
 }
 
@@ -99,13 +108,11 @@ __global__ void __launch_bounds__(TD_CUDA_THREADS)
         for (int v = 0; v < V; v++) {
             sum[v] = 0;
         }
-        for (int kh = 0; kh < p.window.kernel[0]; kh++) {
-            int64_t h = out.h * p.window.stride[0] - p.window.pad[0] + kh;
-            for (int kw = 0; kw < p.window.kernel[1]; kw++) {
-                int64_t w = out.w * p.window.stride[1] - p.window.pad[1] + kw;
-                if (h < 0 || h >= p.h || w < 0 || w >= p.w) {
-                    continue;
-                }
+        int64_t h0, h1, w0, w1;
+        window_of(p, 0, out.h, p.h, 0, &h0, &h1);
+        window_of(p, 1, out.w, p.w, 0, &w0, &w1);
+        for (int64_t h = h0; h < h1; h++) {
+            for (int64_t w = w0; w < w1; w++) {
                 td_pack<S, V> x = td_load_pack<V>(
                     (const S *)xv + ((out.n * p.h + h) * p.w + w) * p.c + out.channel);
                 for (int v = 0; v < V; v++) {
