@@ -21,7 +21,6 @@
 #ifndef TD_TENSOR_TENSOR_H
 #define TD_TENSOR_TENSOR_H
 
-#include "tensor/command_line.h"
 #include "tensor/device.h"
 #include "tensor/dtype.h"
 #include "tensor/error.h"

@@ -1,8 +1,8 @@
-/* Errors: statuses, messages, the fatal handler, the context of modules. */
+/* Errors: statuses, messages, the fatal handler, the context of modules; the command line. */
+#include "tensor/command_line.h"
+#include "tensor/error.h"
 #include "tensor/extend.h"
 #include "tests/expect_fatal.h"
-
-#include "tensor/error.h"
 
 #include <pthread.h>
 #include <stdarg.h>
