@@ -20,8 +20,9 @@ static inline uint64_t td_hash_text(uint64_t hash, const char *text)
     return td_hash_bytes(hash, text, strlen(text));
 }
 
-/* Writes "tandem: ..." on stderr, once for each different text: what is to be known and is no
- * error. Any thread. */
+/* Writes "tandem: ..." on stderr: for facts that the user should know and that are no errors. Texts
+ * whose first 159 bytes are equal are written once, and a process writes 16 texts at most. Any
+ * thread. */
 void td_notice(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* For messages about unknown names: of count names (at least one) the one with the fewest letters
