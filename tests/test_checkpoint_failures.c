@@ -274,10 +274,10 @@ static void test_full_disk(void **state)
     char disk[4096];
     snprintf(disk, sizeof disk, "%s", temp_path("disk"));
     if (mount("none", disk, "tmpfs", 0, "size=64k") != 0) {
-        print_message("# a full disk: mounting one is not allowed (%s); the limit on the size of "
-                      "files stands for it\n",
+        print_message("# skipped: a full disk: mounting one is not allowed (%s); the limit on the "
+                      "size of files stands for it\n",
                       strerror(errno));
-        return;
+        skip();
     }
     char path[4200];
     snprintf(path, sizeof path, "%s/a.safetensors", disk);
@@ -426,8 +426,9 @@ static void test_a_rank_without_memory(void **state)
 {
     (void)state;
     enum { IN = 1024, OUT = 8192, STATES = 2, RANKS = 2 };
-    if (TD_SANITIZED) { /* which has its own addresses */
-        return;
+    if (TD_SANITIZED) {
+        print_message("# skipped: a sanitizer has addresses of its own, which are not limited\n");
+        skip();
     }
     lone_rank r = { .is_poor = true };
     assert_int_equal(getrlimit(RLIMIT_AS, &r.usual), 0);
