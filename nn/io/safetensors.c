@@ -62,7 +62,7 @@ static td_status sort_names(td_safetensors *file)
 /* Bytes of the file from `offset` on, which were in the file when it was opened. */
 static td_status read_at(const td_safetensors *file, int64_t offset, void *to, size_t size)
 {
-    if (file->in == NULL) {
+    if (file->memory != NULL) {
         memcpy(to, file->memory + offset, size);
         return TD_OK;
     }

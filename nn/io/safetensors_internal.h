@@ -32,12 +32,12 @@ typedef struct td_safetensors_place {
 } td_safetensors_place;
 
 struct td_safetensors {
-    FILE *in; /* NULL: the file is in memory */
-    const unsigned char *memory;
-    int64_t size;               /* of the whole file when it was opened */
-    int64_t data;               /* where the first tensor's data begin */
-    struct cJSON *header;       /* names and metadata point into it */
-    const struct cJSON **texts; /* the metadata, sorted by key */
+    FILE *in;                    /* NULL: the file is in memory */
+    const unsigned char *memory; /* NULL: it is read from `in` */
+    int64_t size;                /* of the whole file when it was opened */
+    int64_t data;                /* where the first tensor's data begin */
+    struct cJSON *header;        /* names and metadata point into it */
+    const struct cJSON **texts;  /* the metadata, sorted by key */
     int text_count;
     td_safetensors_place *places;         /* in the order of their data */
     td_safetensors_entry *entries;        /* the same */
