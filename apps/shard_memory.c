@@ -20,7 +20,7 @@
 
 enum { WIDTH = 256, BLOCKS = 12, ROWS = 64, STEPS = 5 };
 
-enum { GATHERED = 3, WOVEN, WAYS }; /* the ways before are td_shard's */
+enum { GATHERED = 3, IN_PLACE, WAYS }; /* the ways before are td_shard's */
 static const char *const names[WAYS] = { "none", "optimizer", "gradients", "gathered",
                                          "parameters" };
 
@@ -58,7 +58,6 @@ static double mib(double bytes)
 typedef struct watched {
     td_module *net;
     int block;
-    bool on;
 } watched;
 
 static void print_moment(const watched *w, const char *moment)
@@ -66,11 +65,9 @@ static void print_moment(const watched *w, const char *moment)
     td_shard_stats b = td_ddp_shard_stats(w->net);
     double values = (double)(b.values + b.unit_values), gradients = (double)b.gradients;
     gradients += (double)b.unit_gradients;
-    if (w->on) {
-        td_printf_rank0("%-8s %6d %9.2f %10.2f %8.2f %8.2f\n", moment, w->block, mib(values),
-                        mib(gradients), mib((double)b.state),
-                        mib(values + gradients + (double)b.state));
-    }
+    td_printf_rank0("%-8s %6d %9.2f %10.2f %8.2f %8.2f\n", moment, w->block, mib(values),
+                    mib(gradients), mib((double)b.state),
+                    mib(values + gradients + (double)b.state));
 }
 
 /* Inside of what td_ddp has put around a block: the block's values are here. */
@@ -100,9 +97,8 @@ static void watch(watched *w, td_module *net, int block)
 
 /* ---- training ---- */
 
-/* Trains on random numbers; each rank has its own. moments: prints what rank 0 has in the last
- * step.
- */
+/* Trains on random numbers; each rank has its own. moments: prints what rank 0 has in the course of
+ * the last step. */
 static result train(int way, bool moments)
 {
     static watched blocks[1 + BLOCKS];
@@ -120,12 +116,9 @@ static result train(int way, bool moments)
     td_normal_(x, 0.0, 1.0, &g);
     td_normal_(y, 0.0, 1.0, &g);
     result r = { .parameters = 0 };
-    for (int k = 1; moments && k <= BLOCKS; k++) {
-        watch(&blocks[k], net, k);
-    }
     for (int i = 0; i < STEPS; i++) {
-        for (int k = 1; k <= BLOCKS; k++) {
-            blocks[k].on = i == STEPS - 1;
+        for (int k = 1; moments && i == STEPS - 1 && k <= BLOCKS; k++) {
+            watch(&blocks[k], net, k);
         }
         uint64_t before = td_ddp_shard_stats(net).wire;
         TD_STEP {
@@ -159,8 +152,8 @@ static double formula(int way, int w)
 {
     double block = 8.0 * WIDTH * WIDTH + 5.0 * WIDTH; /* parameters of a block */
     double rest = WIDTH * WIDTH + WIDTH;              /* and in no block */
-    block = way == WOVEN ? pad(block, w) : block;
-    rest = way == WOVEN ? pad(rest, w) : rest;
+    block = way == IN_PLACE ? pad(block, w) : block;
+    rest = way == IN_PLACE ? pad(rest, w) : rest;
     double n = BLOCKS * block + rest;
     switch (way) {
     case TD_SHARD_OPTIMIZER:
@@ -169,7 +162,7 @@ static double formula(int way, int w)
         return 4.0 * n + 12.0 * n / w + 8.0 * block + 4.0 * rest;
     case GATHERED:
         return 16.0 * n / w + 16.0 * block + 8.0 * rest;
-    case WOVEN:
+    case IN_PLACE:
         return 16.0 * n / w + 8.0 * block + 4.0 * rest;
     default:
         return 16.0 * n;
