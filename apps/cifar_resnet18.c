@@ -8,6 +8,9 @@
  *   srun --ntasks 2 cifar_resnet18             Slurm's (lesson 9)
  *   mpirun -n 2 cifar_resnet18                 MPI's
  *
+ * Here are the model, the data, what is printed, and this program's options. The training loop,
+ * checkpoints, and the options that train_net has, too, are in apps/tools/common/train.h.
+ *
  * All ranks use one seed. That gives them equal weights to begin with, and yet no two images equal
  * crops and flips: those are drawn by (seed, epoch, image), whoever has the image. */
 #include "apps/tools/common/cifar_data.h"

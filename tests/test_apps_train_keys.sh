@@ -182,7 +182,7 @@ tap $? 'TRAIN.AUTO_RESUME goes on' half.log
 test "$(last half)" = "$two_epochs"
 tap $? 'to the same weights'
 ! grep -q '^resumed' anew.log && test "$(grep -c '  lr ' anew.log)" -eq 6 -a "$(grep -c '  lr ' half.log)" -eq 3
-tap $? 'TRAIN.AUTO_RESUME False begins anew' anew.log
+tap $? 'TRAIN.AUTO_RESUME False begins again' anew.log
 grep -q '^resumed' fresh.log && test "$(last fresh)" != "$two_epochs"
 tap $? 'TRAIN.LOAD_OPT False goes on without the momentum' fresh.log
 tested="$tested TRAIN.KEEP_CHECKPOINTS TRAIN.SAVE_ASYNC"

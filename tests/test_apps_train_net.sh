@@ -162,7 +162,7 @@ fails 'a batch of one image' 1 'TRAIN.BATCH_SIZE 1 with images of TRAIN.IM_SIZE 
 fails 'more than there are' 1 'TRAIN.BATCH_SIZE 64: .*12 samples give no batch of 64' "${net[@]}" OUT_DIR x TRAIN.BATCH_SIZE 64
 fails 'a checkpoint of other classes' 1 'MODEL.NUM_CLASSES 6: whole/checkpoints/ckpt_ep_003 was trained with MODEL.NUM_CLASSES 5' \
     "${net[@]}" OUT_DIR whole MODEL.NUM_CLASSES 6
-says 'and what to do' 'give the same to go on, or another OUT_DIR to begin anew$'
+says 'and what to do' 'give the same to go on, or another OUT_DIR to begin again$'
 works 'the settings of the run are still there' "$apps/train_net" --cfg whole/config.yaml --keys
 same 'as they were' by_written out
 mkdir -p task/checkpoints

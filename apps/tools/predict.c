@@ -1,11 +1,11 @@
-/* Says what is in a picture: a trained model's most probable classes.
+/* Says what is in an image: a trained model's most probable classes.
  *
  *     apps/predict MODEL.safetensors IMAGE...
  *     apps/predict MODEL.safetensors --onnx MODEL.onnx      writes the model as ONNX
  *
  * The model is a checkpoint of tandem or torchvision's weights, saved as safetensors. A checkpoint
- * says which model it is, how pictures are resized and normalised, and what the classes are called;
- * for a file that does not, there are options. Pictures are resized and cropped as in torchvision's
+ * says which model it is, how images are resized and normalised, and what the classes are called;
+ * for a file that does not, there are options. Images are resized and cropped as in torchvision's
  * evaluation. */
 #include "apps/tools/common/cli.h"
 #include "nn/module.h"

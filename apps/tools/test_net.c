@@ -1,9 +1,9 @@
-/* Tests a model that train_net has trained, or torchvision's weights, on a folder of pictures:
+/* Tests a model that train_net has trained, or torchvision's weights, on a folder of images:
  *
  *   test_net --cfg exp/config.yaml                              OUT_DIR/best
  *   test_net --cfg apps/tools/config/resnet50.yaml MODEL.WEIGHTS resnet50.safetensors
  *
- * With the settings of train_net; alone, or as one of several processes that share the pictures. */
+ * With the settings of train_net; alone, or as one of several processes that share the images. */
 #include "apps/tools/train_net/classify.h"
 #include "apps/tools/common/ranks.h"
 #include "apps/tools/common/signals.h"

@@ -69,7 +69,7 @@ static td_status run(train_run *r, int64_t rounds, evaluation *sums)
     return status;
 }
 
-/* Opens this rank's part, no sample twice, or the figures would be wrong. There is none where there
+/* Opens this rank's part, no sample twice, or the numbers would be wrong. There is none where there
  * are fewer samples than ranks. */
 static td_status open_part(train_run *r, int64_t batch_size)
 {

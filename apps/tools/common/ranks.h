@@ -1,5 +1,5 @@
 /* What training with several processes needs: how a rank says hello, what part of the machine it
- * takes, who speaks, and how figures of all ranks become one. In a process that has not called
+ * takes, who speaks, and how numbers of all ranks become one. In a process that has not called
  * td_dist_init there is one rank, 0. */
 #ifndef APPS_TOOLS_RANKS_H
 #define APPS_TOOLS_RANKS_H

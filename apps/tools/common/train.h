@@ -26,7 +26,7 @@ typedef struct train_run train_run;
 typedef struct evaluation {
     int64_t correct, correct_k, count;
     double loss;  /* mean over the samples */
-    bool stopped; /* by a signal: the figures are those of a part */
+    bool stopped; /* by a signal: the numbers are those of a part */
 } evaluation;
 
 /* What is special about a job (apps/cifar_resnet18.c, train_net/classify_task.c). */
@@ -182,7 +182,7 @@ td_status train_log_test(const train_run *r, const evaluation *e);
 
 /* A pass over r->test with r->net or, if there are averaged weights, with those (evaluate.c): in
  * evaluation mode, without gradients; with several processes each takes its part, and all get the
- * figures of the whole, with rank 0's running statistics. The net is left in training mode. It
+ * numbers of the whole, with rank 0's running statistics. The net is left in training mode. It
  * draws nothing from the default generator, so training goes on as if it had not been. A signal
  * stops it on all ranks if the task validates, as a resumed run does so again. Always with the same
  * batch size. */
@@ -230,7 +230,7 @@ void train_shard_tell(const train_run *r);
 void train_hook_tell(const train_run *r);
 /* What the hook remembers, into a checkpoint or from one: PowerSGD's factors and errors. Every rank
  * calls these, at the same place. A checkpoint of another hook or number of ranks has nothing that
- * fits; the hook then begins anew, and rank 0 says so. */
+ * fits; the hook then begins again, and rank 0 says so. */
 td_status train_hook_to_save(const train_run *r, td_checkpoint_options *checkpoint);
 td_status train_hook_to_load(const train_run *r, td_checkpoint_options *checkpoint);
 

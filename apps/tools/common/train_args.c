@@ -51,7 +51,7 @@ static void run_options(train_args *args, const char *data_help)
         cli_text("data", "PATH", &args->data, data_help, .first = true),
         cli_int("epochs", &args->epochs, 1, 1e6, "Passes over the training data",
                 .resume = CLI_RESTORE, .first = true),
-        cli_int("batch-size", &args->batch_size, 1, 1 << 20, "Samples in a step",
+        cli_int("batch-size", &args->batch_size, 1, 1 << 20, "Images in a step",
                 .resume = CLI_FIXED, .first = true),
         cli_real("lr", &args->lr, 1e-12, 1e6, "Learning rate", .resume = CLI_RESTORE,
                  .first = true),

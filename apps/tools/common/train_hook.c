@@ -105,8 +105,8 @@ td_status train_hook_to_load(const train_run *r, td_checkpoint_options *c)
         return TD_OK;
     }
     if (!has_state(r, path)) {
-        td_printf_rank0("PowerSGD begins anew: %s is of a run without it, of another rank, or with "
-                        "another number of processes\n",
+        td_printf_rank0("PowerSGD begins again: %s is of a run without it, of another rank, or "
+                        "with another number of processes\n",
                         path);
         return TD_OK;
     }

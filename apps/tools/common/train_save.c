@@ -301,7 +301,7 @@ static td_status restore_option(const char *path, const cli_option *option, char
         return td_fail(TD_E_MISMATCH,
                        "%s%s %s: %s was trained with %s%s %s; give the same to go on, or %s",
                        dashes, option->name, now, path, dashes, option->name, value,
-                       is_key ? "another OUT_DIR to begin anew" : "leave it out");
+                       is_key ? "another OUT_DIR to begin again" : "leave it out");
     }
     return TD_OK;
 }
@@ -367,7 +367,7 @@ td_status train_resume(train_run *r)
         int64_t batch = r->state.batch - begun;
         move_back(&r->state, batch, (double)batch / (double)r->state.batch);
     }
-    td_optim_set_lr(r->optim, r->args.lr); /* --lr may be given anew */
+    td_optim_set_lr(r->optim, r->args.lr); /* --lr may be given again */
     td_printf_rank0("resumed from %s after step %" PRId64 " of epoch %" PRId64 "\n", r->args.resume,
                     r->state.batch, r->state.epoch + 1);
     return TD_OK;

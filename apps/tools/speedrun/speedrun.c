@@ -57,7 +57,7 @@ static bool is_head(const td_param *p, void *user)
 
 /* The loss is a sum over the batch. A momentum of 0.85 makes each gradient count 1/(1 - 0.85)
  * times, and once more by Nesterov's look ahead: learning rate and decay are given for 1024
- * pictures and all that. PyTorch's SGD multiplies the decay by the learning rate, so it is divided
+ * images and all that. PyTorch's SGD multiplies the decay by the learning rate, so it is divided
  * by it here. */
 static void begin_sgd(speedrun *s)
 {

@@ -56,7 +56,7 @@ td_status speedrun_step(speedrun *s, const td_batch *batch);
 td_status speedrun_finish(speedrun *s);
 void speedrun_free(speedrun *s);
 
-/* Accuracy of a net on pictures in memory, seen once or (views) six times: as they are and shifted
+/* Accuracy of a net on images in memory, seen once or (views) six times: as they are and shifted
  * by a pixel up left and down right, each of the three also mirrored; the first two views weigh 1/4
  * each, the others 1/8. The transform gives mean and std, and stays. */
 td_status speedrun_test(td_module *net, td_dataset *whole, const td_dataset *test,

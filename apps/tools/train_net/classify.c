@@ -112,7 +112,7 @@ int classify_main(classify_run *c, train_program program, const char *descriptio
 
 /* ---- beginning ---- */
 
-/* The last feature map has a 32nd of the picture's side. */
+/* The last feature map has a 32nd of the image's side. */
 static td_status check_batch(const classify_run *c)
 {
     const settings *s = &c->s;

@@ -1,9 +1,9 @@
-/* Training and testing a classifier of pictures in folders, as settings say it: what train_net and
+/* Training and testing a classifier of images in folders, as settings say it: what train_net and
  * test_net share. classify.c: settings and model; classify_data.c: folders; classify_task.c: what a
  * run prints, validates and logs; classify_files.c: its checkpoints.
  *
  * All ranks take their samples from one permutation for each epoch, and crops are drawn by (seed,
- * epoch, picture): so runs with more ranks and smaller batches see the same batches. */
+ * epoch, image): so runs with more ranks and smaller batches see the same batches. */
 #ifndef APPS_TOOLS_CLASSIFY_H
 #define APPS_TOOLS_CLASSIFY_H
 
@@ -51,7 +51,7 @@ td_status classify_report_bad(const classify_run *c);
  * all ranks together, on rank 0's stdout; and each of them once, with its path and the reason, on
  * the stderr of the first rank that met it. Prints nothing where all were good. All ranks call it.
  */
-td_status pictures_report_bad(const td_dataset *folder);
+td_status images_report_bad(const td_dataset *folder);
 
 /* ---- noise.c: in place of images (MODEL.DUMMY_INPUT), for what a machine does when no disk and no
  * decoder holds it up ---- */

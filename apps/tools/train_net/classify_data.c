@@ -1,4 +1,4 @@
-/* The folders of pictures (or noise) that a classifier is trained and tested on. */
+/* The folders of images (or noise) that a classifier is trained and tested on. */
 #include "apps/tools/train_net/classify.h"
 #include "data/images/images.h"
 #include "data/inspect.h"
@@ -135,7 +135,7 @@ td_status classify_open(train_run *r)
 
 /* Marks the images that this rank could not read; of the ranks that met an image the first has the
  * largest mark, and names the image. */
-td_status pictures_report_bad(const td_dataset *folder)
+td_status images_report_bad(const td_dataset *folder)
 {
     double met = (double)td_image_folder_bad(folder);
     TD_TRY(ranks_sum(&met, 1));
@@ -174,9 +174,9 @@ td_status classify_report_bad(const classify_run *c)
         return TD_OK;
     }
     if (c->train_data != NULL) {
-        TD_TRY(pictures_report_bad(c->train_data));
+        TD_TRY(images_report_bad(c->train_data));
     }
-    return pictures_report_bad(c->test_data);
+    return images_report_bad(c->test_data);
 }
 
 void classify_close(train_run *r)
