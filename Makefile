@@ -40,7 +40,7 @@ CONFIG   := build/config.$(compiler)$(if $(KIT),-kit)$(NOCUDA).mk
 .DELETE_ON_ERROR:
 .SUFFIXES:
 
-# ---- make deps ... : install first, then do the rest in a make of its own, which detects anew ----
+# ---- make deps ... : install first, then do the rest in a make of its own, which detects again ----
 
 CPUS  := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 DEPS  := $(filter deps deps-dev deps-bench deps-bench-newest,$(MAKECMDGOALS))
