@@ -75,7 +75,7 @@ static int run_rank(int rank, int size, void *arg)
     td_dataset *d = open_folder();
     fetch(d, rank * 2, 2); /* 0 and 1, or 2 and 3 */
     fetch(d, 4, 1);        /* on both */
-    REQUIRE_OK(pictures_report_bad(d));
+    REQUIRE_OK(images_report_bad(d));
     td_dataset_free(d);
     td_dist_destroy();
     fflush(stdout);
@@ -128,7 +128,7 @@ static int run_alone(int rank, int size, void *arg)
     redirect(stderr, "err", 0);
     td_dataset *d = open_folder();
     fetch(d, 0, PICTURES);
-    REQUIRE_OK(pictures_report_bad(d));
+    REQUIRE_OK(images_report_bad(d));
     td_dataset_free(d);
     fflush(stdout);
     fflush(stderr);
