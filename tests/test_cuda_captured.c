@@ -99,6 +99,22 @@ static void test_an_abandoned_recording_ends(void **state)
     td_captured_free(captured);
 }
 
+static void test_freed_while_it_records(void **state)
+{
+    NEEDS_GPU(0);
+    int steps = 0;
+    td_captured *captured = td_captured_new(
+        &(td_captured_options){ .step = fails_once_recorded, .user = &steps, .device = TD_CUDA });
+    assert_non_null(captured);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(td_captured_run(captured, NULL, 0), TD_OK);
+    }
+    expect_fatal("the recorded step is a mistake", td_captured_run(captured, NULL, 0));
+    td_captured_free(captured); /* before the step is abandoned, and with unread results */
+    td_step_abandon();
+    td_backend_of(TD_CUDA)->wait(TD_CUDA);
+}
+
 /* ---- training ---- */
 
 /* The same steps eagerly and captured, a smaller batch every so many; results are read late. */
@@ -393,6 +409,7 @@ int main(void)
         cmocka_unit_test(test_recorded_work_runs_when_launched),
         cmocka_unit_test(test_a_recording_leaves_the_host_alone),
         cmocka_unit_test(test_an_abandoned_recording_ends),
+        cmocka_unit_test(test_freed_while_it_records),
         cmocka_unit_test(test_captured_is_eager),
         cmocka_unit_test(test_other_shapes),
         cmocka_unit_test(test_accumulated_gradients),

@@ -131,8 +131,8 @@ void td_captured_free(td_captured *c)
     if (c == NULL) {
         return;
     }
+    free_forms(c); /* first: closing the results waits, which no recording allows */
     td_results_close(&c->results);
-    free_forms(c);
     free(c);
 }
 
