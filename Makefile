@@ -96,6 +96,9 @@ TEST_BIN := $(foreach t,$(call programs,$(TEST_SRC)),$(if $(call picked,$(t)),$(
 TEST_SH  := $(foreach t,$(sort $(wildcard tests/test_*.sh)),$(if $(call picked,$(t)),$(t)))
 $(foreach p,$(TESTS),$(if $(findstring $(p),$(notdir $(TEST_SRC) $(wildcard tests/test_*.sh))),,\
     $(error TESTS: no test has '$(p)' in its name)))
+# The test programs that chosen scripts start. A script names them whole, or by a beginning that ends in _.
+NAMES    := $(if $(TESTS),$(if $(TEST_SH),$(shell grep -oh 'test_[a-z0-9_]*' $(TEST_SH))))
+STARTED  := $(filter $(addprefix $(B)/tests/,$(NAMES:%_=%_%)),$(call programs,$(TEST_SRC)))
 LONG     := $(call programs,$(LONG_SRC))
 LONG_SH  := $(sort $(wildcard tests/long_*.sh))
 BENCHES  := $(call programs,$(BENCH_SRC))
@@ -323,7 +326,7 @@ needs-tests: needs-core
 run: all ## the main job: ResNet-18 on CIFAR-10 (fetched on the first run); ARGS="--epochs 1"
 	apps/cifar_resnet18 --download $(ARGS)
 
-tests: needs-tests lib $(APPS) $(TEST_BIN) $(call programs,$(WORKER_SRC)) $(if $(EMULATE)$(TD_NVCC),$(GPU_CHECK))
+tests: needs-tests lib $(APPS) $(TEST_BIN) $(STARTED) $(call programs,$(WORKER_SRC)) $(if $(EMULATE)$(TD_NVCC),$(GPU_CHECK))
 test: tests ## all tests; TESTS="data step": those with such names; SANITIZE=..., CC=clang
 	@BUILD=$(B) SANITIZE=$(SANITIZE) NAMED="$(TESTS)" tests/run.sh $(TEST_BIN) $(TEST_SH)
 
