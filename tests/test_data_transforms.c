@@ -128,6 +128,25 @@ static void test_crops(void **state)
     assert_int_equal(pictures_each(NULL, "crops", check_crops), 6);
 }
 
+/* Where the wanted ratio leaves less than half a pixel of a side. */
+static void test_crops_of_one_pixel(void **state)
+{
+    (void)state;
+    td_generator g;
+    td_generator_seed(&g, 1);
+    for (int tall = 0; tall < 2; tall++) {
+        td_image_folder_transform t = { .size = 8, .ratio = { 0.1, 0.2 } };
+        if (tall) {
+            t.ratio[0] = 5.0;
+            t.ratio[1] = 10.0;
+        }
+        assert_int_equal(td_image_folder_transform_check(&t), TD_OK);
+        td_box got = td_draw_crop(tall ? 1 : 2, tall ? 2 : 1, &t, torch_uniform, &g);
+        assert_int_equal(got.width, 1);
+        assert_int_equal(got.height, 1);
+    }
+}
+
 /* Draws depend on seed, epoch and sample, and use their whole ranges. */
 static void test_draws(void **state)
 {
@@ -235,7 +254,7 @@ int main(void)
         cmocka_unit_test(test_resize),  cmocka_unit_test(test_evaluate),
         cmocka_unit_test(test_jitter),  cmocka_unit_test(test_crops),
         cmocka_unit_test(test_draws),   cmocka_unit_test(test_training_is_its_steps),
-        cmocka_unit_test(test_options),
+        cmocka_unit_test(test_options), cmocka_unit_test(test_crops_of_one_pixel),
     };
     return cmocka_run_group_tests_name("data: transforms of pictures", tests,
                                        pictures_open_expected, pictures_close_expected);

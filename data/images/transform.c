@@ -82,9 +82,9 @@ td_box td_draw_crop(int width, int height, const td_image_folder_transform *t,
     }
     td_box box = { 0, 0, width, height };
     if ((double)width / height < t->ratio[0]) {
-        box.height = (int)nearbyint(width / t->ratio[0]);
+        box.height = (int)fmax(1.0, nearbyint(width / t->ratio[0]));
     } else if ((double)width / height > t->ratio[1]) {
-        box.width = (int)nearbyint(height * t->ratio[1]);
+        box.width = (int)fmax(1.0, nearbyint(height * t->ratio[1]));
     }
     box.left = (width - box.width) / 2;
     box.top = (height - box.height) / 2;

@@ -23,7 +23,8 @@ td_status td_image_folder_transform_check(td_image_folder_transform *t);
 typedef double (*td_uniform_source)(void *user);
 
 /* torchvision's RandomResizedCrop.get_params: up to 10 tries of an area and a ratio, each with two
- * numbers and, if the box fits, two more for its place; otherwise the largest box in the middle. */
+ * numbers and, if the box fits, two more for its place; otherwise the largest box in the middle, of
+ * at least one pixel (torchvision's may be empty, which is an error there). */
 td_box td_draw_crop(int width, int height, const td_image_folder_transform *t,
                     td_uniform_source next, void *user);
 
