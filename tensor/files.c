@@ -1,5 +1,7 @@
 #include "tensor/files.h"
 
+#include "tensor/extend.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -25,6 +27,22 @@ td_status td_open_to_read(const char *path, FILE **file)
                    strerror(errno));
 }
 
+td_status td_file_read(FILE *file, int64_t offset, void *to, size_t size)
+{
+    for (char *at = to; size > 0;) {
+        ssize_t got = pread(fileno(file), at, size, offset);
+        if (got == 0 || (got < 0 && errno != EINTR)) {
+            return td_fail(TD_E_IO, "reading failed: %s",
+                           got == 0 ? "the file became shorter" : strerror(errno));
+        }
+        got = got < 0 ? 0 : got;
+        at += got;
+        offset += got;
+        size -= (size_t)got;
+    }
+    return TD_OK;
+}
+
 td_status td_read_file(const char *path, const char *what, int64_t most, char **bytes, size_t *size)
 {
     FILE *file;
@@ -43,9 +61,8 @@ td_status td_read_file(const char *path, const char *what, int64_t most, char **
                          path, (long long)info.st_size, (long long)most, what);
     } else if (*bytes == NULL) {
         status = td_fail(TD_E_NOMEM, "%s: no memory for %zu bytes", path, *size);
-    } else if (fread(*bytes, 1, *size, file) < *size) {
-        status = td_fail(TD_E_IO, "%s: reading failed: %s", path,
-                         ferror(file) ? strerror(errno) : "the file became shorter");
+    } else if ((status = td_file_read(file, 0, *bytes, *size)) != TD_OK) {
+        td_fail_context(status, "%s", path);
         free(*bytes);
     } else {
         (*bytes)[*size] = '\0';

@@ -8,13 +8,11 @@
 #include "nn/module.h"
 #include "tensor/extend.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <setjmp.h>
 #include <stdint.h>
 #include <stdlib.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -434,41 +432,6 @@ static void test_a_file_that_becomes_shorter(void **state)
     td_safetensors_close(file);
 }
 
-static int interruptions; /* of the next reads; the last one gives a part */
-
-/* In the place of the C library's. */
-ssize_t pread(int fd, void *to, size_t size, off_t offset)
-{
-    if (interruptions > 1) {
-        interruptions--;
-        errno = EINTR;
-        return -1;
-    }
-    size = interruptions == 1 ? size / 3 : size;
-    interruptions = 0;
-    return syscall(SYS_pread64, fd, to, size, offset);
-}
-
-static void test_a_read_that_is_interrupted(void **state)
-{
-    (void)state;
-    enum { COUNT = 1000 };
-    float values[COUNT], read[COUNT];
-    const char *path = temp_path("file.safetensors");
-    const td_safetensors_entry entry = { "values", TD_F32, TD_SHAPE(COUNT), values, sizeof values };
-    for (int i = 0; i < COUNT; i++) {
-        values[i] = (float)i;
-    }
-    td_safetensors *file;
-    assert_int_equal(td_safetensors_write(path, &entry, 1, NULL, 0), TD_OK);
-    assert_int_equal(td_safetensors_open(path, &file), TD_OK);
-    interruptions = 3;
-    assert_int_equal(td_safetensors_read(file, td_safetensors_get(file, 0), read), TD_OK);
-    assert_int_equal(interruptions, 0);
-    assert_memory_equal(read, values, sizeof values);
-    td_safetensors_close(file);
-}
-
 enum { READERS = 4, READ_COUNT = 5000 };
 
 typedef struct reader {
@@ -579,8 +542,6 @@ int main(void)
                                         temp_folder_teardown),
         cmocka_unit_test_setup_teardown(test_parts, temp_folder_setup, temp_folder_teardown),
         cmocka_unit_test_setup_teardown(test_a_file_that_becomes_shorter, temp_folder_setup,
-                                        temp_folder_teardown),
-        cmocka_unit_test_setup_teardown(test_a_read_that_is_interrupted, temp_folder_setup,
                                         temp_folder_teardown),
         cmocka_unit_test_setup_teardown(test_threads_read_one_file, temp_folder_setup,
                                         temp_folder_teardown),

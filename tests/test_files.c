@@ -2,11 +2,13 @@
 #include "tensor/files.h"
 #include "tests/temp_folder.h"
 
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -75,12 +77,44 @@ static void test_shorter_than_it_says(void **state)
     assert_error_says(path, "reading failed: the file became shorter", NULL);
 }
 
+static int interruptions; /* of the next reads; the last one gives a part */
+
+/* In the place of the C library's. */
+ssize_t pread(int fd, void *to, size_t size, off_t offset)
+{
+    if (interruptions > 1) {
+        interruptions--;
+        errno = EINTR;
+        return -1;
+    }
+    size = interruptions == 1 ? size / 3 : size;
+    interruptions = 0;
+    return syscall(SYS_pread64, fd, to, size, offset);
+}
+
+static void test_a_read_that_is_interrupted(void **state)
+{
+    (void)state;
+    static const char written[] = "bytes that come in pieces";
+    char *bytes;
+    size_t size;
+    temp_write("file", written, sizeof written);
+    interruptions = 3;
+    assert_int_equal(td_read_file(temp_path("file"), "a file", MOST, &bytes, &size), TD_OK);
+    assert_int_equal(interruptions, 0);
+    assert_int_equal(size, sizeof written);
+    assert_memory_equal(bytes, written, size);
+    free(bytes);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_sizes, temp_folder_setup, temp_folder_teardown),
         cmocka_unit_test_setup_teardown(test_refused, temp_folder_setup, temp_folder_teardown),
         cmocka_unit_test(test_shorter_than_it_says),
+        cmocka_unit_test_setup_teardown(test_a_read_that_is_interrupted, temp_folder_setup,
+                                        temp_folder_teardown),
     };
     return cmocka_run_group_tests_name("files", tests, NULL, NULL);
 }

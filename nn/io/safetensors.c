@@ -4,11 +4,9 @@
 #include "tensor/files.h"
 
 #include <cjson/cJSON.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 /* ---- order: no holes, no overlaps, no name twice ---- */
 
@@ -66,16 +64,7 @@ static td_status read_at(const td_safetensors *file, int64_t offset, void *to, s
         memcpy(to, file->memory + offset, size);
         return TD_OK;
     }
-    for (char *at = to; size > 0;) {
-        ssize_t got = pread(fileno(file->in), at, size, offset);
-        TD_CHECK(got > 0 || (got < 0 && errno == EINTR), TD_E_IO, "reading failed: %s",
-                 got == 0 ? "the file became shorter" : strerror(errno));
-        got = got < 0 ? 0 : got;
-        at += got;
-        offset += got;
-        size -= (size_t)got;
-    }
-    return TD_OK;
+    return td_file_read(file->in, offset, to, size);
 }
 
 td_status td_safetensors_read(const td_safetensors *file, const td_safetensors_entry *entry,
