@@ -94,7 +94,7 @@ SCRIPTS  := $(APP_SH:apps/tools/%.sh=$(B)/apps/%)
 picked    = $(if $(TESTS),$(strip $(foreach p,$(TESTS),$(findstring $(p),$(notdir $(1))))),all)
 TEST_BIN := $(foreach t,$(call programs,$(TEST_SRC)),$(if $(call picked,$(t)),$(t)))
 TEST_SH  := $(foreach t,$(sort $(wildcard tests/test_*.sh)),$(if $(call picked,$(t)),$(t)))
-$(foreach p,$(TESTS),$(if $(findstring $(p),$(notdir $(TEST_SRC) $(wildcard tests/test_*.sh))),,\
+$(foreach p,$(TESTS),$(if $(findstring $(p),$(notdir $(call programs,$(TEST_SRC)) $(wildcard tests/test_*.sh))),,\
     $(error TESTS: no test has '$(p)' in its name)))
 # The test programs that chosen scripts start. A script names them whole, or by a beginning that ends in _.
 NAMES    := $(if $(TESTS),$(if $(TEST_SH),$(shell grep -oh 'test_[a-z0-9_]*' $(TEST_SH))))
