@@ -16,8 +16,8 @@ typedef enum td_storage_kind {
     TD_STORAGE_LENT,       /* the lender (owner) is told */
 } td_storage_kind;
 
-/* An object that lends memory to a storage, such as another library (tensor/dlpack.c); give_back
- * is called once, when nobody uses the storage any more. */
+/* An object that lends memory to a storage, such as another library (tensor/extra/dlpack.c);
+ * give_back is called once, when nobody uses the storage any more. */
 typedef struct td_lender {
     void (*give_back)(struct td_lender *lender, void *data);
 } td_lender;

@@ -1,7 +1,7 @@
 /* Checkpoints when something is wrong: another model, a full disk, a folder that cannot be written,
  * a process that is killed while it saves. */
 #include "tandem.h"
-#include "tensor/temporary.h"
+#include "tensor/system/temporary.h"
 #include "tensor/extend.h"
 #include "tests/entry_data.h"
 #include "tests/expect_fatal.h"

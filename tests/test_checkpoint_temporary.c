@@ -1,7 +1,7 @@
 /* The file that a checkpoint is written to before it is renamed: its name, and what others have
  * left or planted. */
 #include "tandem.h"
-#include "tensor/temporary.h"
+#include "tensor/system/temporary.h"
 #include "tests/temp_folder.h"
 
 #include <fcntl.h>

@@ -4,7 +4,7 @@
 #include "tests/needs_gpu.h"
 
 #include "nn/params.h"
-#include "tensor/dlpack.h"
+#include "tensor/extra/dlpack.h"
 #include "tensor/extend.h"
 #include "tensor/storage.h"
 

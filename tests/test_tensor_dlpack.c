@@ -1,6 +1,6 @@
 /* DLPack: the same memory on both sides, who owns it, and what is refused. */
-#include "tensor/dlpack.h"
-#include "tensor/dlpack_abi.h"
+#include "tensor/extra/dlpack.h"
+#include "tensor/extra/dlpack_abi.h"
 #include "tests/expect_fatal.h"
 #include "tests/temp_folder.h"
 #include "tensor/extend.h"

@@ -2,8 +2,8 @@
 #ifdef TD_HAVE_ARCHIVE
 
 #include "data/download/download.h"
-#include "tensor/folders.h"
-#include "tensor/temporary.h"
+#include "tensor/system/folders.h"
+#include "tensor/system/temporary.h"
 
 #include <archive.h>
 #include <archive_entry.h>

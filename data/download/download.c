@@ -1,7 +1,7 @@
 /* Getting CIFAR: lock the folder, transfer, check, unpack. */
 #include "data/download/download.h"
 #include "data/parse.h"
-#include "tensor/folders.h"
+#include "tensor/system/folders.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -6,7 +6,7 @@
 #include "dist/store/net.h"
 #include "dist/token.h"
 #include "tensor/extend.h"
-#include "tensor/folders.h"
+#include "tensor/system/folders.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /* One node's workers: environment, logs, start, and what became of them. */
 #include "tensor/clock.h"
 #include "dist/launch/launcher.h"
-#include "tensor/folders.h"
+#include "tensor/system/folders.h"
 
 #include <errno.h>
 #include <fcntl.h>

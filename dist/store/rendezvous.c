@@ -10,7 +10,7 @@
 #include "dist/rendezvous.h"
 
 #include "tensor/clock.h"
-#include "tensor/temporary.h"
+#include "tensor/system/temporary.h"
 #include "tensor/text.h"
 #include "dist/launch/error_file.h"
 #include "dist/process.h"

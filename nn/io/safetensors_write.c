@@ -1,7 +1,7 @@
 /* Writing safetensors files in three parts: plan, put, finish. Until it is finished, the file is a
  * temporary one next to its target. */
 #include "nn/io/safetensors_internal.h"
-#include "tensor/temporary.h"
+#include "tensor/system/temporary.h"
 
 #include <cjson/cJSON.h>
 #include <errno.h>

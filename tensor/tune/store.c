@@ -1,8 +1,8 @@
 #include "tensor/tune/store.h"
 
 #include "tensor/files.h"
-#include "tensor/folders.h"
-#include "tensor/temporary.h"
+#include "tensor/system/folders.h"
+#include "tensor/system/temporary.h"
 #include "tensor/text.h"
 
 #include <ctype.h>

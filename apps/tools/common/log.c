@@ -1,6 +1,6 @@
 #include "apps/tools/common/log.h"
 
-#include "tensor/folders.h"
+#include "tensor/system/folders.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -4,7 +4,7 @@
 #include "apps/tools/common/ranks.h"
 #include "nn/io/safetensors.h"
 #include "tensor/extend.h"
-#include "tensor/folders.h"
+#include "tensor/system/folders.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 #include "apps/tools/train_net/classify.h"
-#include "tensor/temporary.h"
+#include "tensor/system/temporary.h"
 
 #include <dirent.h>
 #include <inttypes.h>

@@ -3,7 +3,7 @@
 
 #include "apps/tools/common/cli.h"
 #include "tensor/text.h"
-#include "tensor/temporary.h"
+#include "tensor/system/temporary.h"
 
 #include <ctype.h>
 #include <errno.h>

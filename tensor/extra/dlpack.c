@@ -1,7 +1,7 @@
-#include "tensor/dlpack.h"
+#include "tensor/extra/dlpack.h"
 
 #include "tensor/backend.h"
-#include "tensor/dlpack_abi.h"
+#include "tensor/extra/dlpack_abi.h"
 #include "tensor/hooks.h"
 #include "tensor/storage.h"
 #include "tensor/extend.h"

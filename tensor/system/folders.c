@@ -1,4 +1,4 @@
-#include "tensor/folders.h"
+#include "tensor/system/folders.h"
 
 #include <errno.h>
 #include <limits.h>

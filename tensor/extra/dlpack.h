@@ -1,6 +1,6 @@
 /* Exchanges tensors with other libraries without a copy, by DLPack (github.com/dmlc/dlpack). Python
  * wraps a DLManagedTensor into a capsule named "dltensor". The structures are declared in
- * tensor/dlpack_abi.h, or in the dlpack.h of another project. */
+ * tensor/extra/dlpack_abi.h, or in the dlpack.h of another project. */
 #ifndef TD_TENSOR_DLPACK_H
 #define TD_TENSOR_DLPACK_H
 

@@ -1,4 +1,4 @@
-#include "tensor/temporary.h"
+#include "tensor/system/temporary.h"
 
 #include "tensor/text.h"
 
