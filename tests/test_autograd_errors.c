@@ -232,6 +232,7 @@ static void test_shapes(void **state)
     expect_fatal("layer_norm: weight[2] does not fit x[2,3]",
                  td_layer_norm(x, zeros(TD_SHAPE(2)), NULL, 0.0));
     expect_fatal("half the kernel", td_max_pool2d(image, .kernel = 2, .padding = 2));
+    expect_fatal("half the kernel", td_max_pool2d(image, .kernel = 2, .padding = 1 << 30));
     expect_fatal("kernel", td_avg_pool2d(image, .stride = 1));
     expect_fatal("mse_loss: x[2,3] and target[3]", td_mse_loss(x, zeros(TD_SHAPE(3))));
 }

@@ -22,7 +22,7 @@ td_pool2d_params td_op_pool_params(const td_tensor *x, const td_pool2d_options *
         td_op_pair(options->stride, options->stride_hw, 0, 1, op, "stride", params.stride, at);
     }
     for (int d = 0; d < 2; d++) {
-        TD_REQUIRE(2 * params.pad[d] <= params.kernel[d], at,
+        TD_REQUIRE(params.pad[d] <= params.kernel[d] / 2, at,
                    "%s: padding %d,%d with kernel %d,%d: padding can be at most half the kernel",
                    op, params.pad[0], params.pad[1], params.kernel[0], params.kernel[1]);
     }
