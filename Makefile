@@ -310,7 +310,7 @@ $(B)/bench/peer_openmpi: bench/peer_openmpi.c bench/allreduce.h
 
 # ---- targets ----
 
-.PHONY: all lib run test test-long tests bench docs install uninstall lint format sizes fuzz fuzzers fuzz-torch clean help
+.PHONY: all lib run test test-long tests bench benches docs install uninstall lint format sizes fuzz fuzzers fuzz-torch clean help
 
 all: lib $(APPS) ## the library and the apps (apps/NAME)
 	@$(foreach a,$(APPS),ln -sfn ../$(a) apps/$(notdir $(a));)
@@ -333,6 +333,8 @@ test: tests ## all tests; TESTS="data step": those with such names; SANITIZE=...
 test-long: tests $(LONG) $(B)/bench/bench_overlap ## all tests and the long ones
 	@BUILD=$(B) SANITIZE=$(SANITIZE) TANDEM_LONG=1 TEST_TIMEOUT=7200 tests/run.sh $(TEST_BIN) \
 	    $(TEST_SH) $(LONG) $(LONG_SH)
+
+benches: lib $(BENCHES)
 
 # Jobs whose names have these words: make bench BENCH="resnet18 b32, wine".
 BENCH ?=

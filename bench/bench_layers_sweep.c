@@ -38,7 +38,7 @@ static int layer_count, model; /* model: that which is being listed */
 
 /* Stands for the kernel: notes what it is asked for. What y holds does not matter. */
 static void note_layer(td_tensor *y, const td_tensor *x, const td_tensor *w, const td_tensor *bias,
-                       const td_conv2d_params *p, td_tensor *stats)
+                       const td_conv2d_params *p)
 {
     (void)bias;
     td_conv2d_desc d;
@@ -72,9 +72,6 @@ static void note_layer(td_tensor *y, const td_tensor *x, const td_tensor *w, con
     layers[at].count[model]++;
     layer_count = at == layer_count ? at + 1 : layer_count;
     td_cpu_kernels()->fill(y, 0);
-    if (stats) {
-        td_cpu_kernels()->fill(stats, 0);
-    }
 }
 
 static const td_kernels *noting(td_device device, const td_kernels *own)
