@@ -134,6 +134,24 @@ fails 'a look that takes no time' 64 "monitor-interval: 0 is out of range" tdrun
 if [ ! -d /proc/driver/nvidia/gpus ]; then
     fails 'one worker for each GPU, and none' 64 'no NVIDIA GPU' tdrun --nproc-per-node gpu "$worker"
 fi
+two_gpus() { # two_gpus COMMAND...: where the driver shows two
+    unshare -rm bash -c 'mount -t tmpfs none /proc/driver && mkdir -p /proc/driver/nvidia/gpus/{0,1} && "$@"' two_gpus "$@"
+}
+if two_gpus true 2>/dev/null; then
+    works 'one worker for each GPU' two_gpus env -u CUDA_VISIBLE_DEVICES "$apps/tdrun" --nproc-per-node gpu "$worker" env
+    says 'is two workers' '^env RANK=0 .* WORLD_SIZE=2 '
+    for visible in 0 1, GPU-8e3f 0,-1,1; do
+        works "one worker for each GPU, CUDA_VISIBLE_DEVICES is $visible" two_gpus \
+            env "CUDA_VISIBLE_DEVICES=$visible" "$apps/tdrun" --nproc-per-node gpu "$worker" env
+        says 'is one worker' '^env RANK=0 .* WORLD_SIZE=1 '
+    done
+    for visible in '' -1 NoDevFiles 2; do
+        fails "none is left by '$visible'" 64 'no NVIDIA GPU' two_gpus \
+            env "CUDA_VISIBLE_DEVICES=$visible" "$apps/tdrun" --nproc-per-node gpu "$worker"
+    done
+else
+    tap 0 'no mount namespaces here: how GPUs are counted is not tested # SKIP'
+fi
 fails 'several nodes without a place' 64 'need --master-addr and --node-rank, or --rdzv-endpoint' \
     tdrun --nnodes 2 "$worker"
 fails 'a node rank too many' 64 'ranks go from 0 to 1' \

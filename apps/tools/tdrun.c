@@ -53,20 +53,31 @@ static void read_nodes(const char *text, td_launch_options *o)
     }
 }
 
-/* NVIDIA GPUs that the driver shows, or those that CUDA_VISIBLE_DEVICES leaves. */
+/* Whether an entry of CUDA_VISIBLE_DEVICES names a GPU: by its index or its UUID. */
+static bool names_gpu(const char *entry, int count)
+{
+    char *end;
+    long index = strtol(entry, &end, 10);
+    return end != entry ? index >= 0 && index < count
+                        : strncmp(entry, "GPU-", 4) == 0 || strncmp(entry, "MIG-", 4) == 0;
+}
+
+/* NVIDIA GPUs that the driver shows, or those that CUDA_VISIBLE_DEVICES leaves. As in CUDA, entries
+ * count up to the first that names no GPU: "-1" leaves none. */
 static int count_gpus(void)
 {
     glob_t gpus;
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-    int count = 0, listed = visible != NULL && visible[0] != '\0';
+    int count = 0, listed = 0;
     if (glob("/proc/driver/nvidia/gpus/*", 0, NULL, &gpus) == 0) {
         count = (int)gpus.gl_pathc;
         globfree(&gpus);
     }
-    for (const char *at = visible; at != NULL && *at != '\0'; at++) {
-        listed += *at == ',';
+    for (const char *at = visible; at != NULL && listed < count && names_gpu(at, count); listed++) {
+        at = strchr(at, ',');
+        at = at != NULL ? at + 1 : NULL;
     }
-    return visible != NULL && listed < count ? listed : count;
+    return visible != NULL ? listed : count;
 }
 
 static int read_workers(const char *text)
