@@ -121,11 +121,8 @@ static void set_replica(td_module *m, const char *path, void *user)
 static td_status prepare(td_ddp_state *s)
 {
     s->params = td_parameters(s->model);
-    if (s->params == NULL) {
-        return TD_E_NOMEM;
-    }
-    s->count = td_params_count(s->params);
-    TD_TRY(td_ddp_open_parts(s));
+    s->count = s->params != NULL ? td_params_count(s->params) : 0;
+    TD_TRY(td_ddp_open_parts(s)); /* fails on all ranks if one has no parameters laid out */
     if (td_params_deferred(s->params) && s->options.shard != TD_SHARD_PARAMETERS) {
         return td_fail(TD_E_ARG,
                        "td_ddp: the model was made after td_defer_init(true), which is for .shard "

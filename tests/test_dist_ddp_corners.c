@@ -7,10 +7,13 @@
 #include "tests/dist_procs.h"
 #include "tests/expect_fatal.h"
 #include "tests/golden.h"
+#include "tests/sanitized.h"
+#include "tests/shard_run.h"
 #include "tests/temp_folder.h"
 #include "autograd/hooks.h"
 #include "dist/trace.h"
 
+#include <dlfcn.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include <cmocka.h>
 
@@ -164,6 +168,53 @@ static void test_names_and_counts_that_differ(void **state)
     (void)state;
     procs_succeed(2, limit, run_differ, NULL);
     procs_succeed(4, limit, run_differ, NULL);
+}
+
+/* ---- a rank without memory ---- */
+
+static bool no_stream; /* for the next open_memstream */
+
+/* In the place of the C library's. */
+FILE *open_memstream(char **text, size_t *size)
+{
+    FILE *(*usual)(char **, size_t *) = NULL;
+    *(void **)&usual = dlsym(RTLD_NEXT, "open_memstream");
+    FILE *stream = no_stream || usual == NULL ? NULL : usual(text, size);
+    no_stream = false;
+    return stream;
+}
+
+/* The others do not wait for it, and the group works on. */
+static int run_without_memory(int rank, int size, void *arg)
+{
+    (void)arg;
+    procs_init(rank, size, 2 * limit);
+    no_stream = rank == 1;
+    REQUIRE(td_ddp(td_nn_linear(3, 2)) == NULL);
+    REQUIRE(strstr(td_last_error(), "rank 1: no memory to describe a model") != NULL);
+    td_module *net = td_nn_linear(2048, 8192); /* 64 MiB */
+    struct rlimit usual, less;
+    REQUIRE(getrlimit(RLIMIT_AS, &usual) == 0);
+    less = usual;
+    less.rlim_cur = (rlim_t)shard_process_bytes("status", "VmSize:") + (48 << 20); /* for others */
+    if (!TD_SANITIZED) { /* which has its own addresses */
+        REQUIRE(rank != 1 || setrlimit(RLIMIT_AS, &less) == 0);
+        REQUIRE(td_ddp(net) == NULL);
+        REQUIRE(setrlimit(RLIMIT_AS, &usual) == 0);
+        REQUIRE(strstr(td_last_error(), "rank 1: no memory to lay out") != NULL);
+        net = td_nn_linear(3, 2);
+    }
+    net = td_ddp(net);
+    REQUIRE(net != NULL);
+    td_module_free(net);
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_a_rank_without_memory(void **state)
+{
+    (void)state;
+    procs_succeed(3, limit, run_without_memory, NULL);
 }
 
 /* ---- the model stays the same module ---- */
@@ -367,6 +418,7 @@ int main(void)
         cmocka_unit_test(test_a_model_of_two_inputs),
         cmocka_unit_test(test_an_output_that_the_loss_leaves_out),
         cmocka_unit_test(test_names_and_counts_that_differ),
+        cmocka_unit_test(test_a_rank_without_memory),
         cmocka_unit_test(test_the_model_stays_the_same_module),
         cmocka_unit_test(test_sync_batch_norm_and_data_parallel),
         cmocka_unit_test_setup_teardown(test_buckets_overlap_backward_in_the_trace,

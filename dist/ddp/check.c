@@ -74,12 +74,15 @@ static void first_difference(const char *mine, const char *root, char *message)
 
 td_status td_ddp_check_same(td_ddp_state *s)
 {
-    char message[MESSAGE], *root = NULL, *text = describe_model(s->model, &s->options);
-    if (text == NULL) {
-        return TD_E_NOMEM;
+    char message[MESSAGE], *root = NULL;
+    char *text = s->params != NULL ? describe_model(s->model, &s->options) : NULL;
+    td_status status = td_group_agree(s->group, text != NULL ? TD_OK : TD_E_NOMEM);
+    if (text == NULL || status != TD_OK) {
+        free(text);
+        return status;
     }
     double length = td_group_rank(s->group) == 0 ? (double)strlen(text) : 0.0;
-    td_status status = td_all_reduce_numbers(s->group, &length, 1);
+    status = td_all_reduce_numbers(s->group, &length, 1);
     if (status == TD_OK) {
         status = td_text_of_root(s->group, text, (int64_t)length, &root);
     }

@@ -6,7 +6,8 @@
 
 extern const td_bucket_codec td_codec_bf16, td_codec_fp16, td_codec_powersgd;
 
-/* TD_E_MISMATCH, on every rank, with the first difference. Adds no part. */
+/* On every rank TD_E_MISMATCH with the first difference, or TD_E_NOMEM if one rank had no memory
+ * for this or for td_parameters (s->params is NULL). Adds no part. */
 td_status td_ddp_check_same(td_ddp_state *s);
 
 td_status td_ddp_stats_open(td_ddp_state *s);
