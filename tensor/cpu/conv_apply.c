@@ -73,7 +73,7 @@ static int find_terms(sum *s, const td_apply_place *at, int64_t b_row)
         const piece *t = &s->pieces[i];
         a = source + t->apart + t->first * size;
         if (p->packed) {
-            b = td_apply_packed_at(p, at, t->kh, t->kw, t->first, t->count);
+            b = td_apply_packed_at(p, at, t->kh, t->kw, t->first);
         } else if (s->packs) {
             td_apply_pack(p, at->n, td_apply_weights_at(p, at, t->kh, t->kw), t->first, t->count,
                           to);
@@ -106,7 +106,7 @@ static void add_up(sum *s, bool all)
             .a_row = s->block->a_row,
             .c_row = s->block->c_row,
             .a_col = 1,
-            .b_row = p->packed || s->packs ? kernels->panel : p->problem->oc_all,
+            .b_row = p->packed || s->packs ? p->width : p->problem->oc_all,
             .c = (char *)p->apply->result + at.to * p->to_size,
             .dtype = p->whole ? p->apply->mixed->result : TD_F32,
             .m = s->block->rows,

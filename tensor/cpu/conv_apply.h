@@ -25,12 +25,13 @@ typedef struct td_apply_plan {
     int64_t source_channels;            /* of a group; from_channels are with their padding */
     int64_t from_channels, to_channels; /* of a group */
     int64_t panels;                     /* of a group */
+    int64_t width;                      /* columns of a packed panel */
     int64_t all_panels, span;           /* of all groups; in a task */
     int64_t beside;                     /* panels computed for one partial sum before the next */
-    char *packed;                       /* [tap that meets anything][depth][panel], or NULL */
-    int64_t packed_low;                 /* elements to the low parts of split weights, or 0 */
-    td_gemm_lanes lanes;                /* where groups share a vector */
-    bool past;                          /* results are written past the caches */
+    char *packed;        /* [panel][tap that meets anything][depth][width], or NULL */
+    int64_t packed_low;  /* elements to the low parts of split weights, or 0 */
+    td_gemm_lanes lanes; /* where groups share a vector */
+    bool past;           /* results are written past the caches */
     td_turns turns;
 } td_apply_plan;
 
@@ -56,7 +57,7 @@ bool td_apply_needs_packing(const td_apply_plan *plan);
 const char *td_apply_weights_at(const td_apply_plan *plan, const td_apply_place *at, int kh,
                                 int kw);
 char *td_apply_packed_at(const td_apply_plan *plan, const td_apply_place *at, int kh, int kw,
-                         int64_t first, int64_t count);
+                         int64_t first);
 
 /* Packs rows [first, first + count) of a tap's weights, which begin at `from`, for one panel. */
 void td_apply_pack(const td_apply_plan *plan, int64_t n, const char *from, int64_t first,

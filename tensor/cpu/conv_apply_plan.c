@@ -67,6 +67,8 @@ static void set_groups(td_apply_plan *p)
     p->to_channels = together * (back ? problem->ic : problem->oc);
     p->panels = td_divide_up(p->to_channels, problem->kernels->panel);
     p->all_panels = p->panels * p->groups;
+    p->width =
+        p->whole ? problem->kernels->panel : td_conv_panel_width(problem->kernels, p->to_channels);
     if (problem->sharing > 0) {
         p->lanes = td_conv_groups_lanes(together, p->depth, p->to_channels / together);
     }
@@ -108,7 +110,7 @@ static void cut(td_apply_plan *p, int64_t rows)
         td_conv_classes_cut(&p->classes);
         p->blocks = p->classes.blocks;
     }
-    int64_t weights = (int64_t)h->alive * w->alive * p->depth * problem->kernels->panel *
+    int64_t weights = (int64_t)h->alive * w->alive * p->depth * p->width *
                       (int64_t)problem->kernels->size; /* of a panel, in bytes */
     bool wide = problem->kernels->panel > WIDE_PANEL;
     int64_t spans = td_divide_up(4 * WANTED_TASKS, p->blocks);
@@ -133,7 +135,7 @@ static void take_room(td_apply_plan *p, td_conv_space *space)
     const td_conv_mixed *mixed = p->apply->mixed;
     bool many = h->size * w->size * p->problem->n >= AHEAD_ROWS;
     if (td_apply_needs_packing(p) && (p->problem->sharing > 0 || p->whole || many)) {
-        int64_t count = p->all_panels * h->alive * w->alive * p->depth * kernels->panel;
+        int64_t count = p->all_panels * h->alive * w->alive * p->depth * p->width;
         p->packed_low = p->whole && mixed->low ? count : 0;
         p->packed = td_conv_take(space, (count + p->packed_low) * (int64_t)kernels->size);
     }

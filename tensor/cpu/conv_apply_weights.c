@@ -40,14 +40,14 @@ const char *td_apply_weights_at(const td_apply_plan *p, const td_apply_place *at
            (tap * problem->ic * problem->oc_all + at->weight) * p->weight_size;
 }
 
-/* Panel beside panel, as they are used. */
+/* Panel after panel, so that the taps of a panel lie together. */
 char *td_apply_packed_at(const td_apply_plan *p, const td_apply_place *at, int kh, int kw,
-                         int64_t first, int64_t count)
+                         int64_t first)
 {
     const td_conv_taps *h = &p->classes.h.taps, *w = &p->classes.w.taps;
     int64_t tap = (int64_t)h->rank[kh] * w->alive + w->rank[kw];
-    int64_t rows = (tap * p->depth + first) * p->all_panels + at->panel * count;
-    return p->packed + rows * p->problem->kernels->panel * size_of(p);
+    int64_t rows = (at->panel * h->alive * w->alive + tap) * p->depth + first;
+    return p->packed + rows * p->width * size_of(p);
 }
 
 /* All rows of a tap as bf16, in pairs; zeros for the source's padding. */
@@ -77,14 +77,14 @@ void td_apply_pack(const td_apply_plan *p, int64_t n, const char *from, int64_t 
         return;
     }
     if (!p->apply->backward) {
-        problem->kernels->pack(to, from + first * problem->oc_all * size, count, n, problem->oc_all,
-                               1);
+        problem->kernels->pack(to, p->width, from + first * problem->oc_all * size, count, n,
+                               problem->oc_all, 1);
         return;
     }
     int64_t each = problem->sharing > 0 ? problem->ic : n; /* group beside group */
     for (int64_t j = 0; j < n; j += each) {
-        problem->kernels->pack(to + j * size, from + (first + j / each * p->depth) * size, count,
-                               each, 1, problem->oc_all);
+        problem->kernels->pack(to + j * size, p->width, from + (first + j / each * p->depth) * size,
+                               count, each, 1, problem->oc_all);
     }
 }
 
@@ -102,8 +102,7 @@ static void pack_task(void *ctx, int64_t task)
     const char *from = td_apply_weights_at(p, &at, kh, kw);
     for (int64_t first = 0, count; first < p->depth; first += count) {
         count = p->whole ? p->depth : td_min64(p->depth - first, TD_APPLY_DEPTH);
-        td_apply_pack(p, at.n, from, first, count,
-                      td_apply_packed_at(p, &at, kh, kw, first, count));
+        td_apply_pack(p, at.n, from, first, count, td_apply_packed_at(p, &at, kh, kw, first));
     }
 }
 

@@ -36,6 +36,13 @@ typedef struct td_conv_problem {
 
 td_conv_problem td_conv_problem_of(const td_conv2d_desc *desc);
 
+/* Columns of a packed panel, where a group has so many channels of the result: as a panel of the
+ * kernels, or fewer whole vectors. */
+static inline int64_t td_conv_panel_width(const td_gemm_kernels *kernels, int64_t channels)
+{
+    return td_min64(td_divide_up(channels, kernels->lanes) * kernels->lanes, kernels->panel);
+}
+
 /* Workspace given out from its start, in whole cache lines. With base NULL it only measures. */
 typedef struct td_conv_space {
     char *base;

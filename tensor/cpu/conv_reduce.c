@@ -166,9 +166,9 @@ static row_block block_at(work *w, int64_t index, const tile *t)
     b.end = td_min64(b.row + TD_REDUCE_ROWS, p->rows);
     b.dy = (const char *)p->reduce->dy + (b.row * oc + t->y_channel) * size;
     if (p->packs) {
-        p->problem->kernels->pack(w->packed, b.dy, b.end - b.row, t->oc, oc, 1);
+        p->problem->kernels->pack(w->packed, p->width, b.dy, b.end - b.row, t->oc, oc, 1);
         b.dy = w->packed;
-        b.dy_row = p->problem->kernels->panel;
+        b.dy_row = p->width;
     }
     return b;
 }

@@ -17,6 +17,7 @@ typedef struct td_reduce_plan {
     td_gemm_lanes lanes;                          /* if groups share a vector */
     int64_t a_col;                                /* elements to the next row of x in a run */
     int64_t panels, tiles;                        /* of output and input channels, of a group */
+    int64_t width;                                /* columns of a panel of packed dy */
     int64_t span_groups, span_panels, span_tiles; /* in a task */
     int64_t spans;                                /* of dw: tasks of a piece */
     int64_t rows, blocks;                         /* of dy */

@@ -31,6 +31,7 @@ static void set_groups(td_reduce_plan *p)
     p->x_channels = together * problem->ic;
     p->y_channels = together * problem->oc;
     p->panels = td_divide_up(p->y_channels, problem->kernels->panel);
+    p->width = td_conv_panel_width(problem->kernels, p->y_channels);
     if (problem->sharing > 0) {
         p->lanes = td_conv_groups_lanes(together, problem->ic, problem->oc);
     }
@@ -41,7 +42,6 @@ static void set_groups(td_reduce_plan *p)
 static void cut_result(td_reduce_plan *p, int64_t parts)
 {
     const td_conv_problem *problem = p->problem;
-    int64_t panel = problem->kernels->panel;
     int64_t numbers = td_divide_up(SPAN_BYTES / size_of(p), parts) / taps_of(p), side = 16;
     while (side * side < numbers) {
         side *= 2;
@@ -51,7 +51,7 @@ static void cut_result(td_reduce_plan *p, int64_t parts)
     int64_t ic = td_divide_up(problem->ic > 0 ? problem->ic : 1, p->tiles);
     int64_t wanted = td_divide_up(side, ic);
     p->span_tiles = td_divide_up(p->tiles, td_divide_up(p->tiles, wanted));
-    wanted = numbers / (p->span_tiles * ic * panel);
+    wanted = numbers / (p->span_tiles * ic * p->width);
     wanted = wanted > 1 ? wanted : 1;
     p->span_panels = td_divide_up(p->panels, td_divide_up(p->panels, wanted));
     wanted /= p->panels * td_divide_up(p->tiles, p->span_tiles);

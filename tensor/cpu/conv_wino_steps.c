@@ -110,7 +110,7 @@ static void weights_task(void *ctx, int64_t task)
         const float *from = (const float *)p->call->w + tap * d->ic * d->oc;
         from += back ? first * d->oc + k0 : k0 * d->oc + first;
         int to = back ? TAPS - 1 - tap : tap; /* turned by half a turn */
-        p->gemm->pack(taps + to * PACK_DEPTH * width, from, k, n, back ? 1 : d->oc,
+        p->gemm->pack(taps + to * PACK_DEPTH * width, width, from, k, n, back ? 1 : d->oc,
                       back ? d->oc : 1);
     }
     p->wino->w_to_points(p->weights + (panel * p->in.channels + k0) * width, p->weights_step, taps,

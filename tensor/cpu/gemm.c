@@ -144,7 +144,7 @@ static void pack_b_task(const plan *p, int64_t task)
     const char *from = (const char *)d->b + at * size;
     int64_t to = ((matrix * p->panels + panel) * p->k + k0) * width;
     if (!d->bf16) {
-        p->kernels->pack(p->b + to * size, from, k, n, d->b_row, d->b_col);
+        p->kernels->pack(p->b + to * size, p->kernels->panel, from, k, n, d->b_row, d->b_col);
         return;
     }
     bool by_rows = d->b_col == 1 || d->n == 1;

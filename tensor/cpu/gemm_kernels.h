@@ -65,9 +65,10 @@ typedef struct td_gemm_kernels {
     void (*block)(const td_gemm_block *block);
     void (*end)(void); /* what a task calls after its last block, or NULL */
 
-    /* Copies a k x n matrix, n <= panel, element (p, j) at from[p*row + j*col], into a panel:
-     * element (p, j) at to[p*panel + j]. Columns from n on are not written. */
-    void (*pack)(void *to, const void *from, int64_t k, int64_t n, int64_t row, int64_t col);
+    /* Copies a k x n matrix, element (p, j) at from[p*row + j*col], into a panel of `width`
+     * columns: element (p, j) at to[p*width + j]. Columns from n on are not written. */
+    void (*pack)(void *to, int64_t width, const void *from, int64_t k, int64_t n, int64_t row,
+                 int64_t col);
 
     /* Only of f32, and any values of four bytes: transposes k rows of n elements, element (p, j)
      * from from[p + j*col] to to[p*row + j]. */
