@@ -9,6 +9,10 @@
  * A task computes a span of dw, which stays in the second-level cache, from a piece of the blocks,
  * which it reads once. The cut into pieces depends on the shapes only. If there are several pieces,
  * each has a partial result, and the partial results are added in order afterwards.
+ *
+ * Each span needs its channels of all rows of x and dy, and several spans need the same channels. So
+ * there are stages: in each one all tasks go through the next few blocks, which come from memory
+ * once and then from a cache.
  */
 #include "tensor/cpu/conv_reduce.h"
 
@@ -220,7 +224,8 @@ static void span_task(void *ctx, int64_t task)
         w.c_row[i] = i * p->problem->oc_all * size;
     }
     int64_t begin = piece * p->per_piece, end = td_min64(begin + p->per_piece, p->blocks);
-    for (int64_t i = begin; i < end; i++) {
+    int64_t stage_end = td_min64(begin + p->done + p->stage, end);
+    for (int64_t i = begin + p->done; i < stage_end; i++) {
         add_to_span(&w, &s, i, i == begin);
     }
 }
@@ -301,7 +306,7 @@ void td_conv_reduce_run(td_pool *pool, const td_conv_reduce *reduce, void *works
     if (products < TD_GEMM_SERIAL_WORK) {
         pool = NULL;
     }
-    if (p.blocks > 0) {
+    for (p.done = 0; p.done < p.per_piece && p.blocks > 0; p.done += p.stage) {
         td_pool_run(pool, p.spans * p.pieces, span_task, &p);
     }
     for (int kh = 0; p.rows == 0 && kh < p.h.kernel; kh++) { /* without images no tap meets any */

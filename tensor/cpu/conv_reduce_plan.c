@@ -10,6 +10,7 @@ enum {
     PARTIAL_BYTES = 4 << 20, /* of all partial results, at most; */
     PARTIAL_SHARE = 8,       /* or this share of x and dy, if that is more */
     NEAR_BYTES = 16 << 20,   /* x and dy so small stay in a cache: at most LEAST_PIECES then */
+    STAGE_BYTES = 4 << 20,   /* of x and dy, read by all spans while they are in a cache */
     PACK_ROWS = 140,         /* rows of dy are packed if more channels times taps read them */
 };
 
@@ -82,6 +83,8 @@ static void cut(td_reduce_plan *p, int64_t bytes_read)
     for (int64_t parts = 2; p->spans * p->pieces < LEAST_TASKS && parts <= 64; parts *= 2) {
         cut_result(p, parts);
     }
+    int64_t stages = p->spans > 1 && p->blocks > 0 ? td_divide_up(bytes_read, STAGE_BYTES) : 1;
+    p->stage = td_divide_up(p->per_piece, stages);
     int64_t read = td_divide_up(problem->ic, p->tiles) * p->span_tiles * taps_of(p);
     p->packs =
         problem->oc_all > problem->kernels->panel && problem->sharing == 0 && read > PACK_ROWS;
