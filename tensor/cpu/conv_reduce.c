@@ -11,8 +11,8 @@
  * each has a partial result, and the partial results are added in order afterwards.
  *
  * Each span needs its channels of all rows of x and dy, and several spans need the same channels.
- * So there are stages: in each one all tasks go through the next few blocks, which come from memory
- * once and then from a cache.
+ * So with 1x1 taps there are stages: in each one all tasks go through the next few blocks, which
+ * come from memory once and then from a cache.
  */
 #include "tensor/cpu/conv_reduce.h"
 

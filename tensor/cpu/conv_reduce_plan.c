@@ -83,8 +83,9 @@ static void cut(td_reduce_plan *p, int64_t bytes_read)
     for (int64_t parts = 2; p->spans * p->pieces < LEAST_TASKS && parts <= 64; parts *= 2) {
         cut_result(p, parts);
     }
-    int64_t stages = p->spans > 1 && p->blocks > 0 ? td_divide_up(bytes_read, STAGE_BYTES) : 1;
-    p->stage = td_divide_up(p->per_piece, stages);
+    bool few_products = taps_of(p) == 1; /* with more taps computing takes longer than reading */
+    bool staged = few_products && p->spans > 1 && p->blocks > 0;
+    p->stage = td_divide_up(p->per_piece, staged ? td_divide_up(bytes_read, STAGE_BYTES) : 1);
     int64_t read = td_divide_up(problem->ic, p->tiles) * p->span_tiles * taps_of(p);
     p->packs =
         problem->oc_all > problem->kernels->panel && problem->sharing == 0 && read > PACK_ROWS;
