@@ -134,8 +134,7 @@ td_status td_cifar_or_synthetic_at(td_cifar_or_synthetic_options options, td_sit
 {
     TD_REQUIRE(options.train != NULL && options.test != NULL && options.limit >= 0, at,
                "td_cifar_or_synthetic: train or test is NULL, or limit is negative");
-    const char *set = getenv("TANDEM_DATA");
-    const char *named = options.folder != NULL ? options.folder : set != NULL && *set ? set : NULL;
+    const char *named = td_cifar_named(options.folder);
     const char *place = named != NULL ? named : "data/cifar10";
     int64_t most = options.limit > 0 ? options.limit : INT64_MAX;
     uint64_t seed = 2 * options.seed; /* and the next: no test image is a training image */

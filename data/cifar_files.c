@@ -1,6 +1,7 @@
 #include "data/cifar_files.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/stat.h>
 
 static const char *const classes_10[] = { "airplane", "automobile", "bird",  "cat",  "deer",
@@ -78,6 +79,12 @@ td_status td_join_path(char path[TD_CIFAR_PATH], const char *a, const char *b)
                        TD_CIFAR_PATH - 1);
     }
     return TD_OK;
+}
+
+const char *td_cifar_named(const char *folder)
+{
+    const char *set = getenv("TANDEM_DATA");
+    return folder == NULL && set != NULL && *set != '\0' ? set : folder;
 }
 
 td_status td_cifar_locate(const char *folder, const td_cifar_files *files, const char *const *names,

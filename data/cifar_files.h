@@ -26,6 +26,9 @@ const td_cifar_files *td_cifar_files_of(td_cifar_kind kind);
 td_status td_cifar_locate(const char *folder, const td_cifar_files *files, const char *const *names,
                           char where[TD_CIFAR_PATH]);
 
+/* The folder that a user has named: folder, or $TANDEM_DATA if that is not empty, or NULL. */
+const char *td_cifar_named(const char *folder);
+
 /* "a/b" into path; TD_E_ARG if it is too long. */
 td_status td_join_path(char path[TD_CIFAR_PATH], const char *a, const char *b);
 

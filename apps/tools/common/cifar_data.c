@@ -1,6 +1,7 @@
 #include "apps/tools/common/cifar_data.h"
 
 #include "apps/tools/common/ranks.h"
+#include "data/cifar_files.h"
 #include "tensor/extend.h"
 
 #include <inttypes.h>
@@ -37,11 +38,8 @@ static td_status download(const char *named)
 
 static td_status find(const cifar_source *source, cifar_data *data)
 {
-    const char *set = getenv("TANDEM_DATA");
     if (source->download) {
-        TD_TRY(download(source->folder != NULL ? source->folder
-                        : set != NULL && *set  ? set
-                                               : NULL));
+        TD_TRY(download(td_cifar_named(source->folder)));
     }
     TD_TRY(td_cifar_or_synthetic(source->folder, &data->whole_train, &data->whole_test,
                                  .limit = source->limit, .seed = source->seed));
