@@ -79,7 +79,7 @@ static void check_channel(const td_tensor *x, const td_tensor *t, const char *wh
 static void check(const td_batch_norm_args *args, td_site at)
 {
     const td_tensor *x = args->x;
-    TD_REQUIRE(x->ndim == 2 || x->ndim == 4, at, "batch_norm: x%s must be [N,C] or [N,C,H,W]",
+    TD_REQUIRE(x->ndim == 2 || x->ndim == 4, at, "batch_norm: x%s must be [N,C] or [N,C,...]",
                TD_SHAPE_TEXT(x));
     check_channel(x, args->weight, "weight", at);
     check_channel(x, args->bias, "bias", at);
