@@ -76,13 +76,19 @@ static td_status fails_once_recorded(void *user, td_tensor *const *inputs, td_te
     return TD_OK;
 }
 
+static td_captured *open_failing(int *steps)
+{
+    td_captured *captured = td_captured_new(
+        &(td_captured_options){ .step = fails_once_recorded, .user = steps, .device = TD_CUDA });
+    assert_non_null(captured);
+    return captured;
+}
+
 static void test_an_abandoned_recording_ends(void **state)
 {
     NEEDS_GPU(0);
     int steps = 0;
-    td_captured *captured = td_captured_new(
-        &(td_captured_options){ .step = fails_once_recorded, .user = &steps, .device = TD_CUDA });
-    assert_non_null(captured);
+    td_captured *captured = open_failing(&steps);
     for (int i = 0; i < 6; i++) {
         if (i == 3) {
             expect_fatal("the recorded step is a mistake", td_captured_run(captured, NULL, 0));
@@ -103,9 +109,7 @@ static void test_freed_while_it_records(void **state)
 {
     NEEDS_GPU(0);
     int steps = 0;
-    td_captured *captured = td_captured_new(
-        &(td_captured_options){ .step = fails_once_recorded, .user = &steps, .device = TD_CUDA });
-    assert_non_null(captured);
+    td_captured *captured = open_failing(&steps);
     for (int i = 0; i < 3; i++) {
         assert_int_equal(td_captured_run(captured, NULL, 0), TD_OK);
     }

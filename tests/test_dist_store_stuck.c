@@ -231,7 +231,8 @@ static void a_pause_is_no_time_out(void **state)
         pthread_t thread;
         bool begun = socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0 &&
                      pthread_create(&thread, NULL, answer_soon, &ends[1]) == 0;
-        _exit(begun && td_socket_await(ends[0], td_clock() + 0.5) == TD_OK ? 0 : 1);
+        bool answered = begun && td_socket_await(ends[0], td_clock() + 0.5) == TD_OK;
+        _exit(answered && pthread_join(thread, NULL) == 0 ? 0 : 1);
     }
     td_sleep(0.1);
     stop(pid);
