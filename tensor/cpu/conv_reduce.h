@@ -22,7 +22,7 @@ typedef struct td_reduce_plan {
     int64_t spans;                                /* of dw: tasks of a piece */
     int64_t rows, blocks;                         /* of dy */
     int64_t pieces, per_piece;                    /* of the blocks; blocks in a piece */
-    int64_t stage, done; /* blocks of a piece in a stage; in the stages before */
+    int64_t stage, done; /* blocks of a piece in a stage, and in the stages that are over */
     bool packs;          /* rows of dy are copied, as they are read often */
     int64_t dw_size;
     char *partial; /* [piece][as dw], or NULL */
