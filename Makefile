@@ -61,7 +61,7 @@ else
 # A room is a folder and what is below it, whatever that is called. Apart from it: tensor/cuda/, which is
 # added where there is a toolkit, and dist's gloo/ and mpi/, which become libraries of their own.
 sources   = $(sort $(shell find $(1) -name '$(2)'))
-APART    := tensor/cuda/% dist/engines/p2p/gloo/% dist/engines/p2p/mpi/%
+APART    := tensor/cuda/% dist/comm/engines/p2p/gloo/% dist/comm/engines/p2p/mpi/%
 LIB_SRC  := $(filter-out $(APART),$(call sources,$(ROOMS),*.c))
 # tensor/cuda/: added below, where it is known whether there is a toolkit.
 CUDA_C   := $(if $(filter tensor,$(ROOMS)),$(call sources,tensor/cuda,*.c))
@@ -189,7 +189,7 @@ COMPUTES := $(filter tensor/cpu/% tensor/cuda/% tests/%,$(LIB_SRC)) \
                          $(LIB_SRC))
 LOOKS_AFTER := $(filter-out $(COMPUTES),$(LIB_SRC)) $(COMMON) $(APP_SRC)
 # Words, files and sockets: smaller still.
-WORDS := $(call named,dist/launch/ dist/store/ queue. watchdog report. thread. nn/io/ \
+WORDS := $(call named,dist/comm/launch/ dist/comm/store/ queue. watchdog report. thread. nn/io/ \
                       models/ summary. wine csv. archive download transfer cifar_files folder,\
                       $(filter-out tensor/%,$(LIB_SRC))) $(COMMON) $(APP_SRC)
 ifneq ($(filter -O3,$(OPTIMIZE)),)
@@ -211,7 +211,7 @@ endif
 # Kernels: by nvcc, or by the C++ compiler for the emulated GPU.
 $(B)/tensor/cuda/%.o: ALL_CFLAGS += $(CUDA_CFLAGS)
 $(B)/tensor/backend.o: ALL_CFLAGS += $(CUDA_FLAGS)
-$(B)/dist/engines/nccl/load.o: ALL_CFLAGS += $(CUDA_FLAGS)
+$(B)/dist/comm/engines/nccl/load.o: ALL_CFLAGS += $(CUDA_FLAGS)
 $(B)/tests/test_cuda_memory.o $(B)/tests/test_cuda_shard.o: ALL_CFLAGS += $(CUDA_FLAGS)
 $(B)/tests/test_dist_nccl_api.o $(B)/tests/test_cuda_plans.o $(B)/tests/test_cuda_launches.o: ALL_CFLAGS += $(CUDA_FLAGS) $(CUDA_CFLAGS)
 CU_FLAGS := $(CU_B)/flags$(if $(EMULATE),.cu)
@@ -246,7 +246,7 @@ $(B)/libtandem.so.$(ABI): $(LIB) scripts/exports.map
 # libraries are.
 BACKEND_LIBS := $(if $(filter dist,$(ROOMS)),$(if $(TD_HAVE_GLOO),$(B)/libtandem-gloo.so) \
                   $(if $(TD_HAVE_MPI),$(B)/libtandem-mpi.so))
-P2P      := dist/engines/p2p
+P2P      := dist/comm/engines/p2p
 GLOO_SRC := $(P2P)/gloo/shim.cc $(P2P)/gloo/backoff.cc
 $(B)/libtandem-gloo.so: $(GLOO_SRC) $(P2P)/api.h $(P2P)/gloo/backoff.h $(FLAGS)
 	$(call say,CXX,$@)$(TD_CXX) $(TD_GLOO_CXXFLAGS) -Wall -Wextra -I. -o $@ $(GLOO_SRC) $(TD_GLOO_LIBS)
@@ -365,7 +365,7 @@ PUBLIC  := tandem.h tensor/extend.h tensor/f16.h tensor/extra/dlpack.h tensor/ex
            tensor/observe/profile.h tensor/observe/memory_plan.h tensor/observe/watch.h tensor/hooks.h autograd/tape.h autograd/hooks.h autograd/gradcheck.h \
            nn/module.h nn/around.h nn/io/safetensors.h nn/extra/ema.h nn/extra/scaler.h nn/extra/muon.h nn/extra/layers.h nn/extra/optimizers.h nn/extra/compact.h nn/extra/schedules.h nn/extra/lookahead.h \
            nn/extra/inspect.h nn/models/zoo/airbench.h \
-           dist/store.h dist/collectives.h dist/mesh.h dist/codec.h dist/ddp_extra.h dist/graph/captured.h dist/trace.h \
+           dist/comm/store.h dist/comm/collectives.h dist/comm/mesh.h dist/ddp/codec.h dist/ddp/extra.h dist/graph/captured.h dist/trace.h \
            data/inspect.h
 headers = $(sort $(filter %.h %.def,$(shell $(CC) -I. -MM $(PUBLIC))))
 TO       = $(DESTDIR)$(PREFIX)

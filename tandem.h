@@ -17,8 +17,8 @@
  *   more optimizers, schedules     nn/extra/optimizers.h, nn/extra/compact.h, nn/extra/muon.h,
  *                                 nn/extra/lookahead.h, nn/extra/schedules.h, nn/extra/inspect.h
  *   more layers and models        nn/extra/layers.h, nn/models/zoo/airbench.h
- *   communication                 dist/collectives.h, dist/mesh.h, dist/store.h, dist/codec.h,
- *                                 dist/ddp_extra.h, dist/graph/captured.h, dist/trace.h */
+ *   communication                 dist/comm/collectives.h, dist/comm/mesh.h, dist/comm/store.h,
+ * dist/ddp/codec.h, dist/ddp/extra.h, dist/graph/captured.h, dist/trace.h */
 #ifndef TANDEM_H
 #define TANDEM_H
 

@@ -5,7 +5,7 @@
 #include "tandem.h"
 
 #include "bench/allreduce.h"
-#include "dist/collectives.h"
+#include "dist/comm/collectives.h"
 
 #include <stdlib.h>
 #include <string.h>

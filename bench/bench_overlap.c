@@ -6,7 +6,7 @@
  * usage: bench_overlap [batch] [turns] [MiB a bucket] [none|bf16|fp16|powersgd] [trace file] */
 #include "bench/job.h"
 #include "bench/peer.h"
-#include "dist/ddp_extra.h"
+#include "dist/ddp/extra.h"
 #include "dist/trace.h"
 
 #include <string.h>

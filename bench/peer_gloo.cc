@@ -1,6 +1,6 @@
-/* All-reduce by libgloo's own ring, for bench/allreduce.py; with dist/engines/p2p/gloo/backoff.cc,
- * without which it stalls for milliseconds where cores are few. usage: peer_gloo RANK SIZE FOLDER
- * (an empty one, where the ranks meet) */
+/* All-reduce by libgloo's own ring, for bench/allreduce.py; with
+ * dist/comm/engines/p2p/gloo/backoff.cc, without which it stalls for milliseconds where cores are
+ * few. usage: peer_gloo RANK SIZE FOLDER (an empty one, where the ranks meet) */
 #include "bench/allreduce.h"
 
 #include <gloo/allreduce.h>

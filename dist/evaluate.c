@@ -1,5 +1,6 @@
 /* Small helpers of training loops on several ranks: evaluation, means, and printing on rank 0. */
-#include "dist/collectives.h"
+#include "dist/comm/collectives.h"
+#include "dist/ddp/extra.h"
 #include "nn/internal.h"
 #include "nn/module.h"
 

@@ -177,7 +177,7 @@ cxx=${CXX:-c++}
 gloo_flags='-std=c++14 -O2 -g -fPIC -shared -fvisibility=hidden -Wl,-z,defs'
 gloo_libs='-lgloo -ldl -pthread'
 # shellcheck disable=SC2086
-if $cxx $gloo_flags -I. -o "$work/try.so" dist/engines/p2p/gloo/shim.cc dist/engines/p2p/gloo/backoff.cc $gloo_libs >/dev/null 2>&1; then
+if $cxx $gloo_flags -I. -o "$work/try.so" dist/comm/engines/p2p/gloo/shim.cc dist/comm/engines/p2p/gloo/backoff.cc $gloo_libs >/dev/null 2>&1; then
     {
         echo "TD_HAVE_GLOO := 1"
         echo "TD_CXX := $cxx"
@@ -194,7 +194,7 @@ brings='the mpi backend: clusters that have MPI'
 mpicc=${MPICC:-mpicc}
 mpi_flags='-std=c11 -D_GNU_SOURCE -O2 -g -fPIC -shared -fvisibility=hidden'
 # shellcheck disable=SC2086
-if $mpicc $mpi_flags -I. -o "$work/try.so" dist/engines/p2p/mpi/*.c -pthread >/dev/null 2>&1; then
+if $mpicc $mpi_flags -I. -o "$work/try.so" dist/comm/engines/p2p/mpi/*.c -pthread >/dev/null 2>&1; then
     {
         echo "TD_HAVE_MPI := 1"
         echo "TD_MPICC := $mpicc"

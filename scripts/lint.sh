@@ -15,7 +15,7 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 # Test and fuzz sources are left to the compilers' warnings: cmocka's macros trouble the analyzer.
 # What includes mpi.h can be looked at only where MPI is.
-mpi=$(mpicc --showme:compile 2>/dev/null) && without='^$' || without='^dist/engines/p2p/mpi/'
+mpi=$(mpicc --showme:compile 2>/dev/null) && without='^$' || without='^dist/comm/engines/p2p/mpi/'
 export LINT_NODES="${LINT_NODES:-225000}"
 if find apps autograd data dist examples nn tensor -name '*.c' | grep -v "$without" | sort |
     xargs -P 2 -n 1 sh -c '

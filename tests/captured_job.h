@@ -7,7 +7,7 @@
 #include "nn/extra/ema.h"
 #include "nn/extra/scaler.h"
 #include "nn/extra/lookahead.h"
-#include "dist/mesh.h"
+#include "dist/comm/mesh.h"
 #include "tandem.h"
 #include "tensor/graph/captured.h"
 

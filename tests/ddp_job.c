@@ -3,7 +3,7 @@
 #include "tests/dist_procs.h"
 #include "tensor/extend.h"
 #include "nn/module.h"
-#include "dist/collectives.h"
+#include "dist/comm/collectives.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
-#include "dist/collectives.h"
+#include "dist/comm/collectives.h"
 #include "tests/dist_faults.h"
 
 #include "tensor/clock.h"
-#include "dist/group.h"
+#include "dist/comm/group.h"
 #include "tests/sanitized.h"
 
 #include <setjmp.h>

@@ -1,8 +1,8 @@
 #include "tests/dist_procs.h"
 
 #include "tensor/clock.h"
-#include "dist/store/net.h"
-#include "dist/rendezvous.h"
+#include "dist/comm/store/net.h"
+#include "dist/comm/rendezvous.h"
 #include "tests/sanitized.h"
 
 #include <dirent.h>

@@ -2,7 +2,7 @@
 #ifndef TD_TESTS_DIST_RAW_H
 #define TD_TESTS_DIST_RAW_H
 
-#include "dist/store/wire.h"
+#include "dist/comm/store/wire.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

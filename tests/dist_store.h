@@ -2,7 +2,7 @@
 #ifndef TD_TESTS_DIST_STORE_H
 #define TD_TESTS_DIST_STORE_H
 
-#include "dist/store.h"
+#include "dist/comm/store.h"
 
 #include <stdarg.h>
 #include <stddef.h>

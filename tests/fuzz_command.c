@@ -2,7 +2,7 @@
  * values by their kinds, the forms of --comm-hook, devices, lists of hosts. The first byte chooses
  * the reader: each takes the text and gives a value in range, or refuses it with a message. */
 #include "apps/tools/common/train_args.h"
-#include "dist/launch/hostlist.h"
+#include "dist/comm/launch/hostlist.h"
 
 #include <stdlib.h>
 #include <string.h>

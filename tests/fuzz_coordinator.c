@@ -1,8 +1,8 @@
 /* Fuzzing the launcher's coordinator: messages of four agents with a zero byte after each. A
  * message's first byte names the agent, and whether the coordinator looks before the next one. The
  * input's first byte chooses what kind of job it is. What the coordinator orders is in range. */
-#include "dist/launch/launcher.h"
-#include "dist/launch/link.h"
+#include "dist/comm/launch/launcher.h"
+#include "dist/comm/launch/link.h"
 #include "tests/memory_store.h"
 
 #include <stdio.h>

@@ -2,7 +2,7 @@
  * token. Then come pieces: a byte that names one of four connections and what its client does, and
  * for a send a count and so many bytes. Two of the clients have proved the token; the others are
  * strangers, and with a token they stay strangers whatever they send. */
-#include "dist/store/tcp_connection.h"
+#include "dist/comm/store/tcp_connection.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #ifndef TD_TESTS_MEMORY_STORE_H
 #define TD_TESTS_MEMORY_STORE_H
 
-#include "dist/store/table.h"
+#include "dist/comm/store/table.h"
 
 #include <pthread.h>
 

@@ -2,7 +2,7 @@
 #ifndef TD_TESTS_NCCL_DOUBLE_H
 #define TD_TESTS_NCCL_DOUBLE_H
 
-#include "dist/engines/nccl/nccl.h"
+#include "dist/comm/engines/nccl/nccl.h"
 
 #include <stdatomic.h>
 

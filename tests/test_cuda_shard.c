@@ -1,7 +1,7 @@
 /* Sharding on GPUs, real or emulated, a rank on each in turn: what travels as bf16, windows in the
  * host's memory and in files, replicas; and checkpoints of these. Without a GPU only what is
  * refused on CPUs. */
-#include "dist/mesh.h"
+#include "dist/comm/mesh.h"
 #include "nn/internal.h"
 #include "nn/params.h"
 #include "tensor/extend.h"

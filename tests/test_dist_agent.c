@@ -1,7 +1,7 @@
 /* A node's agent and orders from the coordinator that cannot be: the agent refuses them before a
  * worker starts. */
-#include "dist/launch/launcher.h"
-#include "dist/launch/link.h"
+#include "dist/comm/launch/launcher.h"
+#include "dist/comm/launch/link.h"
 #include "tests/temp_folder.h"
 
 #include <setjmp.h>

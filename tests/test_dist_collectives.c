@@ -1,13 +1,13 @@
 /* Every collective of the shm engine against a serial computation, bit for bit: 2, 3 and 4 ranks,
  * all dtypes and reductions, sizes of 0, 1, odd and large, in ordinary and in registered memory. */
 #include "tensor/clock.h"
-#include "dist/engines/reduce_math.h"
+#include "dist/comm/engines/reduce_math.h"
 #include "tensor/cpu/isa.h"
 #include "tests/dist_data.h"
 #include "tests/dist_procs.h"
 #include "tests/sanitized.h"
 #include "dist/trace.h"
-#include "dist/collectives.h"
+#include "dist/comm/collectives.h"
 
 #include <math.h>
 #include <setjmp.h>

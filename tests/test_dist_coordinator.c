@@ -1,8 +1,8 @@
 /* The launcher's coordinator alone: this program is the agents of two nodes, which report failures
  * in every order, and reads which of them it takes for the cause; and who may start again. */
 #include "tensor/clock.h"
-#include "dist/launch/link.h"
-#include "dist/launch/launcher.h"
+#include "dist/comm/launch/link.h"
+#include "dist/comm/launch/launcher.h"
 #include "tests/temp_folder.h"
 
 #include <setjmp.h>

@@ -1,8 +1,8 @@
 /* The launcher's coordinator and messages that no launcher would send: numbers of any size, agents
  * that do not exist, orders out of turn. It goes on, and ends when it is told to. */
 #include "tensor/clock.h"
-#include "dist/launch/launcher.h"
-#include "dist/launch/link.h"
+#include "dist/comm/launch/launcher.h"
+#include "dist/comm/launch/link.h"
 #include "tests/memory_store.h"
 
 #include <setjmp.h>

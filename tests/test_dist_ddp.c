@@ -1,5 +1,5 @@
 /* DistributedDataParallel: equal to one process on all data, buckets, no_sync, buffers, weights. */
-#include "dist/ddp_extra.h"
+#include "dist/ddp/extra.h"
 #include "tests/ddp_job.h"
 #include "tests/dist_procs.h"
 #include "tests/golden.h"

@@ -1,11 +1,11 @@
 /* DistributedDataParallel: uneven inputs, shared weights, communication hooks, dropout, failures.
  */
 #include "nn/internal.h"
-#include "dist/ddp_extra.h"
+#include "dist/ddp/extra.h"
 #include "tests/ddp_job.h"
 #include "tests/dist_procs.h"
-#include "dist/codec.h"
-#include "dist/collectives.h"
+#include "dist/ddp/codec.h"
+#include "dist/comm/collectives.h"
 
 #include <math.h>
 #include <setjmp.h>

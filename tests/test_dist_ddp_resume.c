@@ -1,11 +1,11 @@
 /* A distributed run that is killed in the middle of an epoch and resumed equals one that was not,
  * bit for bit from the first step on, and its buckets are in their final order at once. */
 #include "nn/params.h"
-#include "dist/ddp_extra.h"
+#include "dist/ddp/extra.h"
 #include "tests/ddp_job.h"
 #include "tests/dist_procs.h"
 #include "tests/temp_folder.h"
-#include "dist/codec.h"
+#include "dist/ddp/codec.h"
 #include "nn/extra/ema.h"
 
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 /* DistributedDataParallel: unused parameters and static graphs. */
-#include "dist/ddp_extra.h"
+#include "dist/ddp/extra.h"
 #include "nn/internal.h"
 #include "tests/ddp_job.h"
 #include "tests/dist_procs.h"

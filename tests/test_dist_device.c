@@ -1,11 +1,11 @@
 /* A group's collectives on a GPU, without one: DDP's schedule and the watchdog over doubles of NCCL
  * and of streams; the way by the host between real ranks; the real library's id, and how its start
  * fails where there is no GPU. */
-#include "dist/ddp_extra.h"
+#include "dist/ddp/extra.h"
 #include "tensor/clock.h"
-#include "dist/device_engine.h"
-#include "dist/group.h"
-#include "dist/collectives.h"
+#include "dist/comm/device_engine.h"
+#include "dist/comm/group.h"
+#include "dist/comm/collectives.h"
 #include "tandem.h"
 #include "tests/dist_procs.h"
 #include "tests/nccl_double.h"

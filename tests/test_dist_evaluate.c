@@ -6,8 +6,8 @@
 #include "tests/toy_dataset.h"
 #include "tests/sanitized.h"
 #include "nn/module.h"
-#include "dist/collectives.h"
-#include "dist/mesh.h"
+#include "dist/comm/collectives.h"
+#include "dist/comm/mesh.h"
 
 #include <math.h>
 #include <setjmp.h>

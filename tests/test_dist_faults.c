@@ -2,8 +2,8 @@
  * cause. */
 // run: waits
 #include "tensor/clock.h"
-#include "dist/collectives.h"
-#include "dist/group.h"
+#include "dist/comm/collectives.h"
+#include "dist/comm/group.h"
 #include "tests/dist_faults.h"
 #include "tests/sanitized.h"
 

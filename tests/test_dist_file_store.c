@@ -1,7 +1,7 @@
 /* The file store across processes and runs; files that are cut, foreign or gone. */
 #include "tensor/clock.h"
 #include "dist/dist.h"
-#include "dist/store/wire.h"
+#include "dist/comm/store/wire.h"
 #include "tests/dist_store.h"
 #include "tests/temp_folder.h"
 

@@ -1,10 +1,10 @@
 /* The gloo engine: what is its own beside the collectives (which test_dist_gloo.sh checks): ranks
  * that die, stop, leave, abort or do something else; sub-groups; messages. */
-#include "dist/engine.h"
+#include "dist/comm/engine.h"
 #include "tensor/clock.h"
-#include "dist/group.h"
-#include "dist/collectives.h"
-#include "dist/engines/p2p/p2p.h"
+#include "dist/comm/group.h"
+#include "dist/comm/collectives.h"
+#include "dist/comm/engines/p2p/p2p.h"
 #include "tests/dist_procs.h"
 #include "tests/sanitized.h"
 

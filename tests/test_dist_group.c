@@ -1,8 +1,8 @@
 /* Process groups: beginning and end, groups of some ranks, engines, and mistakes in calls. */
-#include "dist/engine.h"
+#include "dist/comm/engine.h"
 #include "tensor/clock.h"
-#include "dist/group.h"
-#include "dist/collectives.h"
+#include "dist/comm/group.h"
+#include "dist/comm/collectives.h"
 #include "tests/dist_procs.h"
 #include "tests/expect_fatal.h"
 #include "tests/sanitized.h"

@@ -1,6 +1,6 @@
 /* Host lists: what Slurm writes, and what it does not. */
-#include "dist/launch/hostlist.h"
-#include "dist/watchdog.h"
+#include "dist/comm/launch/hostlist.h"
+#include "dist/comm/watchdog.h"
 #include "tests/temp_folder.h"
 
 #include <stdarg.h>

@@ -1,9 +1,9 @@
 /* The mesh: its text, who is whose neighbour, the engines of its groups; and hybrid sharding,
  * windows along dp and replicas along rep. */
-#include "dist/collectives.h"
-#include "dist/ddp.h"
-#include "dist/ddp_extra.h"
-#include "dist/mesh.h"
+#include "dist/comm/collectives.h"
+#include "dist/ddp/ddp.h"
+#include "dist/ddp/extra.h"
+#include "dist/comm/mesh.h"
 #include "nn/module.h"
 #include "tests/dist_procs.h"
 #include "tests/expect_fatal.h"

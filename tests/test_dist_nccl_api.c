@@ -1,6 +1,6 @@
-/* What dist/engines/nccl/nccl_api.h repeats of NCCL's interface, beside nccl.h itself where that
- * is. */
-#include "dist/engines/nccl/nccl_api.h"
+/* What dist/comm/engines/nccl/nccl_api.h repeats of NCCL's interface, beside nccl.h itself where
+ * that is. */
+#include "dist/comm/engines/nccl/nccl_api.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,8 +1,8 @@
 /* The queue of a process group and its end, over an engine made for it: when nothing, something or
  * a collective that never comes to an end is under way. */
 #include "tensor/clock.h"
-#include "dist/group.h"
-#include "dist/watchdog.h"
+#include "dist/comm/group.h"
+#include "dist/comm/watchdog.h"
 #include "tests/sanitized.h"
 
 #include <sched.h>

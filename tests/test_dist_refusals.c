@@ -2,7 +2,7 @@
  * at once, and the message names the rank and the cause. */
 // run: waits
 #include "tensor/clock.h"
-#include "dist/collectives.h"
+#include "dist/comm/collectives.h"
 #include "tests/dist_faults.h"
 
 #include <arpa/inet.h>

@@ -2,7 +2,7 @@
 // run: waits
 #include "tensor/clock.h"
 #include "tensor/text.h"
-#include "dist/rendezvous.h"
+#include "dist/comm/rendezvous.h"
 #include "tests/temp_folder.h"
 
 #include <stdio.h>

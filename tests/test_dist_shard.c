@@ -1,7 +1,7 @@
 /* Sharding: the weights are those of td_ddp without it, bit for bit. tests/test_dist_shard_bytes.c
  * has memory and wire, tests/test_dist_shard_faults.c what happens when a rank dies or hangs. */
 #include "autograd/hooks.h"
-#include "dist/ddp_extra.h"
+#include "dist/ddp/extra.h"
 #include "nn/extra/muon.h"
 #include "nn/module.h"
 #include "tensor/clock.h"

@@ -1,7 +1,7 @@
 /* Sharding: what ranks keep and what they send are the bytes of the formulas in docs/sharding.md,
  * also in bf16 and when gradients are reduced twice. */
-#include "dist/collectives.h"
-#include "dist/ddp_extra.h"
+#include "dist/comm/collectives.h"
+#include "dist/ddp/extra.h"
 #include "nn/extra/inspect.h"
 #include "nn/module.h"
 #include "tensor/extend.h"

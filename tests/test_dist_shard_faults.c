@@ -2,7 +2,7 @@
  * for what it has of all, and are told which rank that is. */
 // run: waits
 #include "autograd/hooks.h"
-#include "dist/ddp_extra.h"
+#include "dist/ddp/extra.h"
 #include "nn/module.h"
 #include "tensor/clock.h"
 #include "tests/dist_faults.h"

@@ -1,5 +1,5 @@
 /* td_spawn: results, failures, signals, logs, no orphans. */
-#include "dist/launch/children.h"
+#include "dist/comm/launch/children.h"
 #include "tensor/clock.h"
 #include "dist/dist.h"
 #include "tests/temp_folder.h"

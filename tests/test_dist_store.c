@@ -2,8 +2,8 @@
  * file store's own is in test_dist_file_store.c. */
 #include "tensor/clock.h"
 #include "dist/dist.h"
-#include "dist/store/net.h"
-#include "dist/store/tcp.h"
+#include "dist/comm/store/net.h"
+#include "dist/comm/store/tcp.h"
 #include "tests/dist_raw.h"
 #include "tests/dist_store.h"
 #include "tests/temp_folder.h"

@@ -1,7 +1,7 @@
 /* The TCP store's connections, without a server's thread: memory is bounded, and no invented
  * message breaks what serves it. TANDEM_LONG: a million messages with and without a token. */
-#include "dist/store/tcp.h"
-#include "dist/store/tcp_connection.h"
+#include "dist/comm/store/tcp.h"
+#include "dist/comm/store/tcp_connection.h"
 #include "tests/dist_raw.h"
 #include "tests/dist_store.h"
 

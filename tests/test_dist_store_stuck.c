@@ -1,8 +1,8 @@
 /* Stores that do not answer: a stopped process, an address that swallows packets, a server that
  * answers nonsense. Time-outs hold, and messages say what has happened. */
 // run: waits
-#include "dist/rendezvous.h"
-#include "dist/store/tcp.h"
+#include "dist/comm/rendezvous.h"
+#include "dist/comm/store/tcp.h"
 #include "tensor/clock.h"
 #include "tests/dist_raw.h"
 #include "tests/dist_store.h"

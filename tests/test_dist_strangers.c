@@ -1,9 +1,9 @@
 /* The TCP store's server and those who do not belong to its job, or flood it: nothing is served
  * without the token, and others are answered meanwhile. */
 #include "tensor/clock.h"
-#include "dist/engines/shm/shm.h"
-#include "dist/store/tcp.h"
-#include "dist/store/tcp_connection.h"
+#include "dist/comm/engines/shm/shm.h"
+#include "dist/comm/store/tcp.h"
+#include "dist/comm/store/tcp_connection.h"
 #include "tests/dist_raw.h"
 #include "tests/dist_store.h"
 #include "tests/temp_folder.h"

@@ -1,6 +1,6 @@
 /* SyncBatchNorm against plain batch normalisation of all ranks' pictures together. */
-#include "dist/ddp_extra.h"
-#include "dist/sync_batch_norm.h"
+#include "dist/ddp/extra.h"
+#include "dist/sync_bn/sync_batch_norm.h"
 #include "nn/internal.h"
 #include "tests/ddp_job.h"
 #include "tests/dist_procs.h"

@@ -1,8 +1,8 @@
 /* The trace: valid JSON with every rank's lanes. And what it shows of a sharded model's transfers
  * when they take long: they run while units compute. */
 #include "autograd/hooks.h"
-#include "dist/collectives.h"
-#include "dist/group.h"
+#include "dist/comm/collectives.h"
+#include "dist/comm/group.h"
 #include "dist/trace.h"
 #include "nn/around.h"
 #include "nn/module.h"

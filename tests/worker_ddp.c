@@ -6,7 +6,7 @@
  * die        rank 1 kills itself in a step; the others must be told
  *
  * Every rank says in one line what it has found, and ends with 0 if it is as it should be. */
-#include "dist/ddp_extra.h"
+#include "dist/ddp/extra.h"
 #include "tandem.h"
 #include "tensor/extend.h"
 #include "nn/module.h"

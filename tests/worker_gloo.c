@@ -4,7 +4,7 @@
  * usage: worker_gloo SECONDS FILE: the time-out, and a file that ends the test when it is there */
 #include "tensor/clock.h"
 #include "dist/dist.h"
-#include "dist/collectives.h"
+#include "dist/comm/collectives.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -10,8 +10,8 @@
  *   until:FILE     waits for a file, 60 s at most
  *   sleep:SECONDS  and, in any case, the end is well */
 #include "tensor/clock.h"
-#include "dist/launch/error_file.h"
-#include "dist/rendezvous.h"
+#include "dist/comm/launch/error_file.h"
+#include "dist/comm/rendezvous.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -5,10 +5,10 @@
  *   tdrun --nnodes 1:4 --rdzv-endpoint node0:29500 --max-restarts 3 ./train           (on each)
  *
  * Each process finds its place in the environment: RANK, LOCAL_RANK, WORLD_SIZE, ...
- * (dist/launch/workers.c); td_dist_init() reads it. */
+ * (dist/comm/launch/workers.c); td_dist_init() reads it. */
 #include "apps/tools/common/cli.h"
-#include "dist/launch/launcher.h"
-#include "dist/mesh.h"
+#include "dist/comm/launch/launcher.h"
+#include "dist/comm/mesh.h"
 
 #include <glob.h>
 #include <math.h>
@@ -233,7 +233,7 @@ static int workers_of_mesh(const td_launch_options *o, int all)
 }
 
 /* Other nodes may have other numbers of processes, so the sum is checked where all have come
- * (dist/launch/coordinator.c). */
+ * (dist/comm/launch/coordinator.c). */
 static void settle_workers(arguments *a)
 {
     td_launch_options *o = &a->launch;

@@ -1,5 +1,5 @@
 /* A captured step of several ranks: its agreement and its collectives (tensor/graph/captured.h). */
-#include "dist/group.h"
+#include "dist/comm/group.h"
 
 #include "tensor/clock.h"
 #include "dist/graph/captured.h"

@@ -1,8 +1,8 @@
 /* Choices of algorithms by timing: all ranks take rank 0's. */
-#include "dist/group.h"
+#include "dist/comm/group.h"
 #include "tensor/tune/store.h"
 #include "dist/graph/captured.h"
-#include "dist/collectives.h"
+#include "dist/comm/collectives.h"
 
 #include <stdlib.h>
 

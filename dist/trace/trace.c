@@ -6,7 +6,7 @@
  * rank that was killed leaves a file without its last line, which does not matter. */
 #include "dist/trace.h"
 
-#include "dist/collectives.h"
+#include "dist/comm/collectives.h"
 #include "tensor/clock.h"
 #include "tensor/observe/watch.h"
 

@@ -4,10 +4,10 @@
  * blocks, as NCCL does, until the program has freed all graphs with collectives. With
  * $TANDEM_EMULATE_NCCL=notices a communicator fails when a rank's process has ended, as NCCL does
  * where a connection is closed. */
-#include "dist/engines/nccl/nccl_api.h"
+#include "dist/comm/engines/nccl/nccl_api.h"
 
 #include "cuda_runtime_api.h"
-#include "dist/engines/reduce_math.h"
+#include "dist/comm/engines/reduce_math.h"
 #include "tandem.h"
 
 #include <errno.h>
@@ -398,7 +398,7 @@ static const char *last_error(td_nccl_comm c)
     return "emulated NCCL";
 }
 
-extern const td_nccl_api td_emulated_nccl; /* dist/engines/nccl/load.c */
+extern const td_nccl_api td_emulated_nccl; /* dist/comm/engines/nccl/load.c */
 const td_nccl_api td_emulated_nccl = {
     .get_version = get_version,
     .get_unique_id = get_unique_id,

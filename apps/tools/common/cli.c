@@ -1,6 +1,6 @@
 #include "apps/tools/common/cli.h"
 
-#include "dist/launch/children.h"
+#include "dist/comm/launch/children.h"
 #include "tandem.h"
 #include "tensor/text.h"
 

@@ -2,7 +2,7 @@
 
 #include "tensor/text.h"
 #include "dist/dist.h"
-#include "dist/launch/error_file.h"
+#include "dist/comm/launch/error_file.h"
 
 #include <stdint.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
 
 #include "apps/tools/common/ranks.h"
 #include "apps/tools/common/signals.h"
-#include "dist/ddp_extra.h"
+#include "dist/ddp/extra.h"
 #include "dist/trace.h"
 #include "nn/extra/inspect.h"
 #include "nn/module.h"

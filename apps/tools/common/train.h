@@ -14,7 +14,7 @@
 #include "apps/tools/common/progress.h"
 #include "apps/tools/common/train_args.h"
 #include "apps/tools/common/runner.h"
-#include "dist/mesh.h"
+#include "dist/comm/mesh.h"
 #include "nn/extra/scaler.h"
 #include "tandem.h"
 

@@ -1,7 +1,7 @@
 #include "apps/tools/common/train_args.h"
 
 #include "dist/dist.h"
-#include "dist/launch/error_file.h"
+#include "dist/comm/launch/error_file.h"
 #include "tensor/tune/tune.h"
 #include "tensor/extend.h"
 

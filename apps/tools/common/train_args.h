@@ -35,7 +35,7 @@ typedef struct train_args {
     const char *shard;     /* none, optimizer, gradients, parameters; NULL: none */
     const char *offload;   /* td_ddp_options.offload; NULL: none */
     const char *wire;      /* none, bf16; NULL: none */
-    const char *mesh;      /* of the processes (dist/mesh.h); NULL: $TANDEM_MESH */
+    const char *mesh;      /* of the processes (dist/comm/mesh.h); NULL: $TANDEM_MESH */
     reports reports;
     td_device device; /* device_name, read by train_args_apply */
     train_words words;

@@ -1,7 +1,7 @@
 #include "apps/tools/common/train.h"
 
 #include "apps/tools/common/ranks.h"
-#include "dist/codec.h"
+#include "dist/ddp/codec.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,0 +1,371 @@
+#include "dist/comm/launch/children.h"
+
+#include "tensor/clock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
+
+static const double LINGER = 3; /* seconds to wait for the end of a child that others have named */
+
+static const int passed_on[] = { SIGTERM, SIGINT, SIGHUP, SIGQUIT };
+
+void td_keep_standard_streams(void)
+{
+    int fd;
+    while ((fd = open("/dev/null", O_RDWR)) >= 0 && fd <= STDERR_FILENO) {
+    }
+    if (fd >= 0) {
+        close(fd);
+    }
+}
+
+void td_signal_watch_begin(td_signal_watch *watch)
+{
+    td_keep_standard_streams();
+    struct sigaction ignored = { .sa_handler = SIG_IGN };
+    sigemptyset(&ignored.sa_mask);
+    sigaction(SIGPIPE, &ignored, &watch->pipe_before);
+    /* With an ignored SIGCHLD there would be nothing for waitpid. */
+    struct sigaction standard = { .sa_handler = SIG_DFL }, action;
+    sigemptyset(&standard.sa_mask);
+    sigaction(SIGCHLD, &standard, &watch->child_before);
+    sigemptyset(&watch->watched);
+    sigaddset(&watch->watched, SIGCHLD);
+    for (size_t i = 0; i < sizeof(passed_on) / sizeof(passed_on[0]); i++) {
+        if (sigaction(passed_on[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN) {
+            sigaddset(&watch->watched, passed_on[i]);
+        }
+    }
+    pthread_sigmask(SIG_BLOCK, &watch->watched, &watch->before);
+}
+
+int td_signal_watch_wait(const td_signal_watch *watch, double timeout)
+{
+    struct timespec t = { .tv_sec = (time_t)timeout };
+    t.tv_nsec = (long)((timeout - (double)t.tv_sec) * 1e9);
+    int signal = sigtimedwait(&watch->watched, NULL, &t);
+    return signal < 0 || signal == SIGCHLD ? 0 : signal;
+}
+
+bool td_signal_watch_has(const td_signal_watch *watch)
+{
+    sigset_t come;
+    bool has = false;
+    sigpending(&come);
+    for (size_t i = 0; i < sizeof(passed_on) / sizeof(passed_on[0]); i++) {
+        has |= sigismember(&come, passed_on[i]) == 1 &&
+               sigismember(&watch->watched, passed_on[i]) == 1;
+    }
+    return has;
+}
+
+void td_signal_watch_end(td_signal_watch *watch)
+{
+    struct timespec now = { 0 };
+    sigset_t child;
+    sigemptyset(&child);
+    sigaddset(&child, SIGCHLD);
+    while (sigtimedwait(&child, NULL, &now) == SIGCHLD) {
+    }
+    sigaction(SIGCHLD, &watch->child_before, NULL);
+    sigaction(SIGPIPE, &watch->pipe_before, NULL);
+    pthread_sigmask(SIG_SETMASK, &watch->before, NULL);
+}
+
+static size_t bytes_of(int capacity)
+{
+    return sizeof(td_children) + (size_t)capacity * sizeof(td_child);
+}
+
+/* In the child. Only async-signal-safe calls: the parent may have threads. */
+static void begin_child(td_children *all, const td_signal_watch *watch, pid_t parent)
+{
+    (void)mprotect(all, bytes_of(all->capacity), PROT_READ);
+    setpgid(0, 0);
+#ifdef __linux__
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+#endif
+    if (getppid() != parent) { /* the parent ended before the call above */
+        _exit(128 + SIGKILL);
+    }
+    int nothing = open("/dev/null", O_RDONLY);
+    if (nothing >= 0) {
+        dup2(nothing, STDIN_FILENO);
+        if (nothing != STDIN_FILENO) {
+            close(nothing);
+        }
+    }
+    sigaction(SIGCHLD, &watch->child_before, NULL);
+    sigaction(SIGPIPE, &watch->pipe_before, NULL);
+    pthread_sigmask(SIG_SETMASK, &watch->before, NULL);
+}
+
+static void *share(size_t size)
+{
+    void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    return memory != MAP_FAILED ? memory : NULL;
+}
+
+td_children *td_children_new(int capacity)
+{
+    td_children *all = share(bytes_of(capacity));
+    td_error_note *notes = share((size_t)capacity * sizeof(td_error_note));
+    if (all != NULL) {
+        all->capacity = capacity;
+        all->notes = notes;
+    }
+    if (notes == NULL) {
+        td_children_free(all);
+        return NULL;
+    }
+    return all;
+}
+
+void td_children_free(td_children *all)
+{
+    if (all != NULL && all->notes != NULL) {
+        munmap(all->notes, (size_t)all->capacity * sizeof(td_error_note));
+    }
+    if (all != NULL) {
+        munmap(all, bytes_of(all->capacity));
+    }
+}
+
+void td_children_clear(td_children *all)
+{
+    all->count = 0;
+    all->stopping = all->killed = false;
+}
+
+pid_t td_children_fork(td_children *all, const td_signal_watch *watch)
+{
+    td_child *c = &all->list[all->count];
+    *c = (td_child){ 0 };
+    all->notes[all->count] = (td_error_note){ 0 }; /* before the child reports */
+    pid_t parent = getpid();
+    pid_t pid = fork();
+    if (pid == 0) {
+        begin_child(all, watch, parent);
+    } else if (pid > 0) {
+        setpgid(pid, pid); /* in parent and child: the first call counts */
+        c->pid = pid;
+        c->running = true;
+        all->count++;
+    }
+    return pid;
+}
+
+void td_child_setenv(const char *name, const char *format, ...)
+{
+    char text[PATH_MAX];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    setenv(name, text, 1);
+}
+
+static void reap(td_child *c)
+{
+    siginfo_t info = { 0 };
+    if (!c->running || waitid(P_PID, (id_t)c->pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+        info.si_pid == 0) {
+        return;
+    }
+    /* While the child is a zombie, no other process can get its id or its group's. */
+    kill(-c->pid, SIGKILL);
+    while (waitpid(c->pid, &c->status, 0) < 0 && errno == EINTR) {
+    }
+    c->running = false;
+    c->ended = td_clock();
+}
+
+static void signal_all(const td_children *all, int signal)
+{
+    for (int i = 0; i < all->count; i++) {
+        if (all->list[i].running) {
+            kill(-all->list[i].pid, signal);
+            kill(-all->list[i].pid, SIGCONT);
+        }
+    }
+}
+
+int td_children_running(const td_children *all)
+{
+    int running = 0;
+    for (int i = 0; i < all->count; i++) {
+        running += all->list[i].running;
+    }
+    return running;
+}
+
+int td_children_look(td_children *all)
+{
+    for (int i = 0; i < all->count; i++) {
+        reap(&all->list[i]);
+    }
+    if (all->stopping && !all->killed && td_clock() > all->kill_at) {
+        signal_all(all, SIGKILL);
+        all->killed = true;
+    }
+    return td_children_running(all);
+}
+
+void td_children_stop(td_children *all, int signal, double grace)
+{
+    if (!all->stopping) {
+        all->stopping = true;
+        all->kill_at = td_clock() + grace;
+        signal_all(all, signal);
+    }
+}
+
+void td_children_hurry(td_children *all)
+{
+    all->kill_at = td_clock();
+}
+
+const char *td_signal_name(int signal)
+{
+    static const struct {
+        int number;
+        const char *name;
+    } names[] = {
+        { SIGHUP, "SIGHUP" },   { SIGINT, "SIGINT" },   { SIGQUIT, "SIGQUIT" },
+        { SIGILL, "SIGILL" },   { SIGTRAP, "SIGTRAP" }, { SIGABRT, "SIGABRT" },
+        { SIGBUS, "SIGBUS" },   { SIGFPE, "SIGFPE" },   { SIGKILL, "SIGKILL" },
+        { SIGUSR1, "SIGUSR1" }, { SIGSEGV, "SIGSEGV" }, { SIGUSR2, "SIGUSR2" },
+        { SIGPIPE, "SIGPIPE" }, { SIGALRM, "SIGALRM" }, { SIGTERM, "SIGTERM" },
+        { SIGXCPU, "SIGXCPU" }, { SIGXFSZ, "SIGXFSZ" }, { SIGSYS, "SIGSYS" },
+    };
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        if (names[i].number == signal) {
+            return names[i].name;
+        }
+    }
+    return "a signal";
+}
+
+void td_child_end_text(int status, char *text, size_t size)
+{
+    if (WIFSIGNALED(status)) {
+        snprintf(text, size, "signal %d (%s)", WTERMSIG(status), td_signal_name(WTERMSIG(status)));
+    } else {
+        snprintf(text, size, "exit code %d", WEXITSTATUS(status));
+    }
+}
+
+bool td_child_failed(int status)
+{
+    return !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+}
+
+int td_child_exit_code(int status)
+{
+    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+/* SIGABRT counts as a reported error, not as a signal. */
+static bool was_struck(int status)
+{
+    return WIFSIGNALED(status) && WTERMSIG(status) != SIGABRT;
+}
+
+/* The likely cause among those that have ended; -1: none has failed. */
+static int first_failure(const td_children *all)
+{
+    int first = -1;
+    for (int i = 0; i < all->count; i++) {
+        const td_child *c = &all->list[i];
+        if (!c->running && td_child_failed(c->status) &&
+            (first < 0 || (was_struck(c->status) && !was_struck(all->list[first].status)))) {
+            first = i;
+        }
+    }
+    return first;
+}
+
+/* The first to report, if this one has reported: it may have failed because of that one. */
+static int earliest_report(const td_children *all, int one)
+{
+    double first = all->notes[one].when;
+    for (int i = 0; i < all->count && first > 0; i++) {
+        double when = all->notes[i].when;
+        if (when > 0 && when < first) {
+            first = when;
+            one = i;
+        }
+    }
+    return one;
+}
+
+bool td_message_names(const char *message, const char *teller, long pid, const char *host)
+{
+    static const char BEFORE[] = "(pid ", BETWEEN[] = " on ";
+    for (const char *at = message; (at = strstr(at, BEFORE)) != NULL; at++) {
+        char *end;
+        if (strtol(at + strlen(BEFORE), &end, 10) != pid) {
+            continue;
+        }
+        const char *where = teller;
+        size_t length = strlen(teller);
+        if (strncmp(end, BETWEEN, strlen(BETWEEN)) == 0) {
+            where = end + strlen(BETWEEN);
+            length = strcspn(where, ")");
+        }
+        if (strlen(host) == length && strncmp(where, host, length) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The child that a message names, except the one that tells it; -1: none. */
+static int named_by(const td_children *all, int teller)
+{
+    char host[128] = "";
+    gethostname(host, sizeof(host) - 1);
+    for (int i = 0; i < all->count; i++) {
+        if (i != teller &&
+            td_message_names(all->notes[teller].message, host, all->list[i].pid, host)) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+int td_children_cause(const td_children *all)
+{
+    int cause = first_failure(all);
+    if (cause < 0) {
+        return -1;
+    }
+    bool waits = td_clock() < all->list[cause].ended + LINGER;
+    cause = earliest_report(all, cause);
+    if (all->list[cause].running && waits) {
+        return -1;
+    }
+    for (int hops = 0; hops < all->count; hops++) {
+        int named = named_by(all, cause);
+        if (named >= 0 && all->list[named].running && waits) {
+            return -1;
+        }
+        if (named < 0 || all->list[named].running || !td_child_failed(all->list[named].status)) {
+            break;
+        }
+        cause = named;
+    }
+    return cause;
+}

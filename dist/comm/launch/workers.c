@@ -1,0 +1,347 @@
+/* One node's workers: environment, logs, start, and what became of them. */
+#include "tensor/clock.h"
+#include "dist/comm/launch/launcher.h"
+#include "tensor/system/folders.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { TAIL_BYTES = 900, TAIL_LINES = 8 };
+
+struct td_workers {
+    const td_launch_options *options;
+    const char *master_host;
+    int master_port;
+    char base[TD_LAUNCH_PATH_BYTES]; /* log folder */
+    bool temporary;                  /* the log folder */
+    bool captured;                   /* a worker's output went to a file */
+    td_guard guard;
+    td_output *output; /* NULL until a stream is shown with a prefix */
+    td_children *children;
+    td_round round;
+    bool failed; /* the first failure of the round has been reported */
+};
+
+/* ---- folders ---- */
+
+/* A worker's folder ("") or a file in it. */
+static void worker_path(const td_workers *w, int local, const char *name, char path[PATH_MAX])
+{
+    snprintf(path, PATH_MAX, "%s/%s/attempt_%d/%d%s%s", w->base, w->round.run_id, w->round.number,
+             w->round.first_rank + local, name[0] != '\0' ? "/" : "", name);
+}
+
+static td_status prepare(td_workers *w)
+{
+    const char *log_dir = w->options->log_dir;
+    w->children = td_children_new(w->options->workers);
+    if (w->children == NULL) {
+        return td_fail(TD_E_NOMEM, "no memory for the workers");
+    }
+    w->temporary = log_dir == NULL;
+    if (w->temporary) {
+        TD_TRY(td_launch_folder_make(w->base));
+    } else if ((size_t)snprintf(w->base, sizeof(w->base), "%s", log_dir) >= sizeof(w->base)) {
+        return td_fail(TD_E_ARG, "--log-dir is too long");
+    } else {
+        TD_TRY(td_make_folders(w->base));
+    }
+    td_status status = td_guard_start(&w->guard, w->children, w->temporary ? w->base : "");
+    if (status != TD_OK && w->temporary) {
+        (void)td_launch_folder_remove(w->base);
+    }
+    return status;
+}
+
+static void free_workers(td_workers *w)
+{
+    td_children_free(w->children);
+    free(w);
+}
+
+td_status td_workers_open(const td_launch_options *options, td_workers **workers)
+{
+    td_workers *w = calloc(1, sizeof(td_workers));
+    if (w == NULL) {
+        return td_fail(TD_E_NOMEM, "no memory for the workers");
+    }
+    w->options = options;
+    td_status status = prepare(w);
+    if (status != TD_OK) {
+        free_workers(w);
+        return status;
+    }
+    td_orphans_adopt();
+    *workers = w;
+    return TD_OK;
+}
+
+void td_workers_meet_at(td_workers *w, const char *host, int port)
+{
+    w->master_host = host;
+    w->master_port = port;
+}
+
+void td_workers_close(td_workers *w, bool keep_logs)
+{
+    td_output_stop(w->output);
+    td_guard_end(&w->guard);
+    if (w->temporary && !(keep_logs && w->captured)) {
+        (void)td_launch_folder_remove(w->base);
+    }
+    free_workers(w);
+}
+
+/* ---- the environment ---- */
+
+int td_launch_cpus(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set)
+                                                        : (int)sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+/* In the child. */
+static void set_environment(const td_workers *w, int local)
+{
+    char error_file[PATH_MAX];
+    worker_path(w, local, "error", error_file);
+    const td_round *r = &w->round;
+    td_child_setenv("TANDEM_ERROR_FILE", "%s", error_file);
+    td_child_setenv("RANK", "%d", r->first_rank + local);
+    td_child_setenv("LOCAL_RANK", "%d", local);
+    td_child_setenv("GROUP_RANK", "%d", r->node);
+    td_child_setenv("WORLD_SIZE", "%d", r->world_size);
+    td_child_setenv("LOCAL_WORLD_SIZE", "%d", w->options->workers);
+    td_child_setenv("GROUP_WORLD_SIZE", "%d", r->nodes);
+    td_child_setenv("MASTER_ADDR", "%s", w->master_host);
+    td_child_setenv("MASTER_PORT", "%d", w->master_port);
+    td_child_setenv("TANDEM_AGENT_STORE", "1");
+    if (w->options->token.set) {
+        char token[TD_TOKEN_TEXT];
+        td_token_text(&w->options->token, token);
+        td_child_setenv("TANDEM_TOKEN", "%s", token);
+    }
+    if (w->options->mesh != NULL) {
+        td_child_setenv("TANDEM_MESH", "%s", w->options->mesh);
+    }
+    td_child_setenv("TANDEM_RUN_ID", "%s", r->run_id);
+    td_child_setenv("TANDEM_ATTEMPT", "%d", r->number);
+    td_child_setenv("TANDEM_RESTART_COUNT", "%d", r->restarts);
+    td_child_setenv("TANDEM_MAX_RESTARTS", "%d", w->options->max_restarts);
+    if (getenv("OMP_NUM_THREADS") == NULL) {
+        int each = td_launch_cpus() / w->options->workers;
+        td_child_setenv("OMP_NUM_THREADS", "%d", each > 1 ? each : 1);
+    }
+}
+
+/* ---- output ---- */
+
+/* Opens the target of a stream. *fd -1: this process's own stream. */
+static td_status open_stream(td_workers *w, int local, int which, int *fd)
+{
+    const td_launch_options *o = w->options;
+    bool tee = (o->tee[local] & which) != 0, quiet = o->quiet[local] != 0;
+    bool captured = tee || quiet || (o->redirects[local] & which) != 0;
+    char path[PATH_MAX];
+    *fd = -1;
+    if (!captured) {
+        return TD_OK;
+    }
+    w->captured = true;
+    worker_path(w, local, which == TD_LAUNCH_STDOUT ? "stdout" : "stderr", path);
+    int file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644);
+    if (file < 0) {
+        return td_fail(TD_E_IO, "cannot write %s: %s", path, strerror(errno));
+    }
+    if (!tee || quiet) {
+        *fd = file;
+        return TD_OK;
+    }
+    td_status status = w->output == NULL ? td_output_start(&w->output) : TD_OK;
+    if (status == TD_OK) {
+        *fd = td_output_add(w->output, w->round.first_rank + local, file,
+                            which == TD_LAUNCH_STDOUT ? STDOUT_FILENO : STDERR_FILENO);
+        status = *fd < 0 ? (td_status)*fd : TD_OK;
+    }
+    if (status != TD_OK) {
+        close(file);
+    }
+    return status;
+}
+
+/* ---- starting ---- */
+
+_Noreturn static void exec_worker(const td_workers *w, int local, int out, int err)
+{
+    char why[PATH_MAX];
+    (void)dup2(out, STDOUT_FILENO); /* changes nothing if it is -1 */
+    (void)dup2(err, STDERR_FILENO);
+    set_environment(w, local);
+    execvp(w->options->argv[0], w->options->argv);
+    bool on_path = strchr(w->options->argv[0], '/') == NULL;
+    snprintf(why, sizeof(why), "cannot start %s: %s", w->options->argv[0],
+             errno == ENOENT
+                 ? on_path ? "no such program on PATH (in this folder: ./NAME)" : "no such program"
+             : errno == EACCES ? "not allowed to run it"
+                               : "not a program");
+    td_error_report_to(NULL); /* into the worker's file, whoever started this launcher */
+    td_error_report(why);
+    _exit(127);
+}
+
+static td_status start_worker(td_workers *w, int local, const td_signal_watch *watch)
+{
+    char folder[PATH_MAX];
+    int out = -1, err = -1;
+    worker_path(w, local, "", folder);
+    TD_TRY(td_make_folders(folder));
+    td_status status = open_stream(w, local, TD_LAUNCH_STDOUT, &out);
+    status = status == TD_OK ? open_stream(w, local, TD_LAUNCH_STDERR, &err) : status;
+    if (status == TD_OK) {
+        pid_t pid = td_children_fork(w->children, watch);
+        if (pid == 0) {
+            exec_worker(w, local, out, err);
+        }
+        if (pid < 0) {
+            status = td_fail(TD_E_NOMEM, "cannot start local rank %d: %s", local, strerror(errno));
+        }
+    }
+    if (out >= 0) {
+        close(out);
+    }
+    if (err >= 0) {
+        close(err);
+    }
+    return status;
+}
+
+void td_workers_start(td_workers *w, const td_round *round, const td_signal_watch *watch)
+{
+    td_status status = TD_OK;
+    w->round = *round;
+    w->failed = false;
+    td_children_clear(w->children);
+    for (int local = 0; local < w->options->workers && status == TD_OK; local++) {
+        status = start_worker(w, local, watch);
+    }
+    if (status != TD_OK) {
+        int last = w->children->count++;
+        w->children->list[last] =
+            (td_child){ .pid = getpid(), .status = 1 << 8 /* exit code 1 */, .ended = td_clock() };
+        snprintf(w->children->notes[last].message, TD_ERROR_BYTES, "%s", td_last_error());
+    }
+}
+
+/* ---- looking after them ---- */
+
+/* Reads a file's end, or its beginning. */
+static void read_part(const char *path, bool end, char *text, size_t size)
+{
+    struct stat info;
+    int file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* it may be a FIFO */
+    bool regular = file >= 0 && fstat(file, &info) == 0 && S_ISREG(info.st_mode);
+    off_t from =
+        regular && end && info.st_size > (off_t)size - 1 ? info.st_size - (off_t)size + 1 : 0;
+    ssize_t got = regular ? pread(file, text, size - 1, from) : 0;
+    text[got > 0 ? got : 0] = '\0';
+    if (file >= 0) {
+        close(file);
+    }
+}
+
+/* Only the last lines. */
+static void keep_tail(char *text)
+{
+    int lines = 0;
+    for (char *at = text + strlen(text); at > text; at--) {
+        if (at[-1] == '\n' && at[0] != '\0' && ++lines == TAIL_LINES) {
+            memmove(text, at, strlen(at) + 1);
+            return;
+        }
+    }
+}
+
+/* What a failed worker has told: its error message, or the end of its output. */
+static void read_message(const td_workers *w, int local)
+{
+    char path[PATH_MAX], *message = w->children->notes[local].message;
+    if (message[0] != '\0') {
+        return;
+    }
+    worker_path(w, local, "error", path);
+    read_part(path, false, message, TD_ERROR_BYTES);
+    if (message[0] == '\0') {
+        worker_path(w, local, "stderr", path);
+        read_part(path, true, message, TAIL_BYTES);
+        keep_tail(message);
+    }
+}
+
+static void describe_failure(const td_workers *w, int local, td_worker_failure *failure)
+{
+    char path[PATH_MAX];
+    const td_child *c = &w->children->list[local];
+    *failure = (td_worker_failure){
+        .when = c->ended,
+        .rank = w->round.first_rank + local,
+        .local_rank = local,
+        .node = w->round.node,
+        .pid = c->pid,
+        .status = c->status,
+    };
+    gethostname(failure->host, sizeof(failure->host) - 1);
+    snprintf(failure->message, sizeof(failure->message), "%s", w->children->notes[local].message);
+    worker_path(w, local, "stderr", path);
+    if (access(path, F_OK) == 0) {
+        worker_path(w, local, "", path);
+        snprintf(failure->log, sizeof(failure->log), "%.*s", (int)sizeof(failure->log) - 1, path);
+    }
+}
+
+bool td_workers_look(td_workers *w, td_worker_failure *failure)
+{
+    td_children *all = w->children;
+    bool was_running = td_children_running(all) > 0, over = td_children_look(all) == 0;
+    td_orphans_look(all, w->guard.pid, was_running && over);
+    if (was_running && over && w->output != NULL) {
+        (void)td_output_flush(w->output, 1);
+    }
+    if (w->failed || all->stopping) { /* who ends after being asked to has not failed */
+        return false;
+    }
+    for (int i = 0; i < all->count; i++) {
+        if (!all->list[i].running && td_child_failed(all->list[i].status)) {
+            read_message(w, i);
+        }
+    }
+    int cause = td_children_cause(all);
+    if (cause < 0) {
+        return false;
+    }
+    describe_failure(w, cause, failure);
+    w->failed = true;
+    return true;
+}
+
+int td_workers_running(const td_workers *w)
+{
+    return td_children_running(w->children);
+}
+
+void td_workers_stop(td_workers *w, int signal, double grace)
+{
+    td_children_stop(w->children, signal, grace);
+}
+
+void td_workers_hurry(td_workers *w)
+{
+    td_children_hurry(w->children);
+}

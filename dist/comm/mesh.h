@@ -1,0 +1,60 @@
+/* The mesh: the ranks of the world in up to four dimensions, and groups along them. For example
+ * "rep=2,dp=4": two replicas of a model, each sharded over four ranks. tandem.h does not include
+ * this header.
+ *
+ *     td_mesh *mesh;
+ *     td_mesh_new("rep=2,dp=*", &mesh);
+ *     net = td_ddp(net, .shard = TD_SHARD_PARAMETERS, .mesh = mesh);
+ *     ...
+ *     td_mesh_free(mesh);                       (after the model, before td_dist_destroy) */
+#ifndef TD_DIST_MESH_H
+#define TD_DIST_MESH_H
+
+#include "dist/comm/comm.h"
+
+TD_BEGIN_C
+
+/* The dimensions, from slowest to fastest:
+ *     pp   stages of a pipeline
+ *     rep  replicas: ranks that keep equal shards (hybrid sharding)
+ *     dp   data parallelism: ranks that read different data, and share with .shard
+ *     tp   slices of tensors
+ * rank = ((pp * REP + rep) * DP + dp) * TP + tp. So neighbours along tp are neighbours on a host,
+ * whatever the order of the text.
+ *
+ * td_ddp uses rep and dp. Nothing in tandem cuts a model along pp or tp: a program that does so
+ * uses the mesh's groups. The training programs of apps/ refuse a mesh with pp or tp above 1. */
+enum { TD_MESH_DIMS = 4 };
+
+typedef struct td_mesh td_mesh;
+
+/* text: "pp=2,dp=4". A dimension that the text does not name has size 1. The product of all sizes
+ * must be the number of ranks. One size may be "*": the number of ranks, divided by the product of
+ * the other sizes. text NULL: $TANDEM_MESH, which tdrun --mesh sets; otherwise "dp=*".
+ *
+ * Collective over the world; all ranks give the same sizes. *mesh is the caller's to free. TD_E_ARG
+ * on all ranks if one rank's text is wrong, TD_E_MISMATCH if sizes differ; then *mesh is NULL. */
+td_status td_mesh_new(const char *text, td_mesh **mesh);
+
+/* dims: one dimension, "tp", or several, "rep+dp". The number of ranks along these dimensions (1 if
+ * the text does not name them), and this rank's number among those ranks, from 0. Another name is a
+ * fatal error. */
+int td_mesh_size(const td_mesh *mesh, const char *dims);
+int td_mesh_rank(const td_mesh *mesh, const char *dims);
+
+/* The group of the ranks that differ from this rank along dims alone. td_mesh_rank(mesh, dims) is
+ * this rank's number in the group. The first call for some dims makes the group: all ranks of the
+ * world make that call at the same place. The mesh owns the group. NULL with td_last_error() if the
+ * group cannot be made. */
+td_group *td_mesh_group(td_mesh *mesh, const char *dims);
+
+/* Frees the mesh and its groups: after all models that use them. NULL is fine. */
+void td_mesh_free(td_mesh *mesh);
+
+/* Reads a text without a world: the sizes of pp, rep, dp, tp. ranks 0: any number of ranks, and the
+ * size 0 stands for "*". Otherwise the sizes must fit that number of ranks. TD_E_ARG. */
+td_status td_mesh_read(const char *text, int ranks, int sizes[TD_MESH_DIMS]);
+
+TD_END_C
+
+#endif

@@ -1,0 +1,66 @@
+#include "dist/comm/process.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+td_status td_files_for(int processes, int each)
+{
+    enum { OWN = 16 };
+    struct rlimit files;
+    rlim_t needed = OWN + (rlim_t)each * (rlim_t)processes;
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur >= needed) {
+        return TD_OK;
+    }
+    rlim_t allowed = files.rlim_max;
+    files.rlim_cur = needed;
+    if (needed > allowed || setrlimit(RLIMIT_NOFILE, &files) != 0) {
+        return td_fail(
+            TD_E_IO, "%llu open files are needed for %d process%s and %llu are allowed (ulimit -n)",
+            (unsigned long long)needed, processes, processes == 1 ? "" : "es",
+            (unsigned long long)allowed);
+    }
+    return TD_OK;
+}
+
+bool td_stderr_is_read(double seconds)
+{
+    struct pollfd console = { .fd = STDERR_FILENO, .events = POLLOUT };
+    return poll(&console, 1, (int)(seconds * 1e3)) > 0;
+}
+
+char td_process_state(pid_t pid, uint64_t *start_time)
+{
+    char path[64], line[1024];
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *file = fopen(path, "re");
+    if (file == NULL) {
+        return 0;
+    }
+    size_t length = fread(line, 1, sizeof line - 1, file);
+    fclose(file);
+    line[length] = '\0';
+    /* The second field is the program's name in brackets, which may hold anything. */
+    const char *end = strrchr(line, ')');
+    char state = 0;
+    unsigned long long start = 0;
+    if (end == NULL || sscanf(end + 1,
+                              " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
+                              "%*s %*s %llu",
+                              &state, &start) != 2) {
+        return 0;
+    }
+    *start_time = start;
+    return state == 'Z' || state == 'X' || state == 'x' ? 0 : state;
+}
+
+void td_process_note(pid_t pid, char *text, size_t size)
+{
+    uint64_t start;
+    char state = td_process_state(pid, &start);
+    if (state == 'T' || state == 't') {
+        snprintf(text, size, "its process, pid %d, is stopped", (int)pid);
+    }
+}

@@ -1,0 +1,228 @@
+/* DistributedDataParallel: construction, forward, settings. */
+#include "autograd/tape.h"
+#include "dist/ddp/ddp.h"
+#include "dist/comm/collectives.h"
+
+#include "dist/ddp/extra.h"
+#include "dist/comm/mesh.h"
+#include "nn/internal.h"
+#include "nn/params.h"
+#include "nn/module.h"
+#include "tensor/extend.h"
+#include "tensor/storage.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- forward ---- */
+
+static void begin_forward(td_ddp_state *s, bool training)
+{
+    td_ddp_tell(s, TD_DDP_FORWARD, NULL);
+    td_ddp_note(s, td_units_follow_layout(s));
+    bool wanted = training && s->no_sync_depth == 0 && !s->options.no_broadcast_buffers;
+    if (wanted && s->buffers.bytes != NULL) {
+        td_ddp_tell(s, TD_DDP_BUFFERS, NULL);
+        if (s->failure.status == TD_OK) {
+            td_ddp_note(s, td_ddp_broadcast_buffers(s));
+        }
+    }
+    td_ddp_report(s);
+}
+
+static td_tensor *run_ddp(const td_around_rest *rest, td_tensor *x, void *user)
+{
+    td_ddp_state *s = user;
+    bool sharded = s->options.shard >= TD_SHARD_GRADIENTS;
+    if (!td_grad_enabled()) {
+        return sharded ? td_ddp_shard_forward(s, rest, x) : td_run_rest(rest, x);
+    }
+    begin_forward(s, rest->m->training);
+    td_ddp_tell(s, TD_DDP_MODEL, NULL);
+    td_tensor *y = sharded ? td_ddp_shard_forward(s, rest, x) : td_run_rest(rest, x);
+    td_ddp_tell(s, TD_DDP_MODEL_DONE, NULL);
+    return y;
+}
+
+bool td_is_ddp(const td_module *m)
+{
+    return m != NULL && td_surrounded_by(m, run_ddp) != NULL;
+}
+
+td_ddp_state *td_ddp_state_of(const td_module *net)
+{
+    TD_REQUIRE(td_is_ddp(net), TD_HERE, "%s is no DistributedDataParallel: td_ddp comes first",
+               net == NULL ? "NULL" : net->type->name);
+    return td_surrounded_by(net, run_ddp);
+}
+
+/* ---- beginning and end ---- */
+
+/* Also frees a state that was made only in part. */
+static void end_ddp(void *user)
+{
+    td_ddp_state *s = user;
+    while (s->parts != NULL) {
+        td_ddp_remove_part(s, s->parts);
+    }
+    td_units_free(s);
+    td_reducer_free(s);
+    td_ddp_free_buffers(s);
+    free(s);
+}
+
+static td_status read_options(td_ddp_state *s, const td_ddp_options *options)
+{
+    s->options = *options;
+    td_ddp_options *o = &s->options;
+    s->group = o->group != NULL  ? o->group
+               : o->mesh != NULL ? td_mesh_group(o->mesh, "rep+dp")
+                                 : td_dist_world();
+    if (s->group == NULL) {
+        return TD_E_NETWORK; /* with the message of td_mesh_group */
+    }
+    s->groups[0] = s->group;
+    s->reducer.divisor = td_group_size(s->group);
+    if (o->bucket_cap_mb <= 0.0) {
+        o->bucket_cap_mb = s->model->device.type != TD_DEVICE_CPU ? 25.0 : 5.0;
+    }
+    s->reducer.codec = o->codec;
+    if (o->codec == NULL && o->comm_hook != NULL) {
+        s->reducer.codec = td_codec_find(o->comm_hook);
+    }
+    return o->comm_hook == NULL || s->reducer.codec != NULL ? TD_OK : TD_E_ARG;
+}
+
+static td_status lay_out(td_ddp_state *s)
+{
+    td_reducer *r = &s->reducer;
+    TD_TRY(td_reducer_make(s));
+    TD_TRY(td_units_first_order(s));
+    TD_TRY(td_ddp_broadcast_all(s));
+    TD_TRY(s->options.shard == TD_SHARD_NONE
+               ? td_ddp_move_memory(s, false, td_numel(td_params_flat(s->params)))
+               : td_ddp_shard_open(s));
+    if (r->codec != NULL) {
+        TD_TRY(r->codec->open(s->group, s->params, &s->options, &r->codec_state));
+    }
+    TD_TRY(td_units_make(s));
+    td_reducer_arm(s);
+    return TD_OK;
+}
+
+/* Gives each rank's Dropout layers another random stream, so that ranks with equal seeds drop
+ * different elements. */
+static void set_replica(td_module *m, const char *path, void *user)
+{
+    (void)path;
+    td_dropout_set_replica(m, (uint64_t) * (const int *)user);
+}
+
+static td_status prepare(td_ddp_state *s)
+{
+    s->params = td_parameters(s->model);
+    s->count = s->params != NULL ? td_params_count(s->params) : 0;
+    TD_TRY(td_ddp_open_parts(s)); /* fails on all ranks if one has no parameters laid out */
+    if (td_params_deferred(s->params) && s->options.shard != TD_SHARD_PARAMETERS) {
+        return td_fail(TD_E_ARG,
+                       "td_ddp: the model was made after td_defer_init(true), which is for .shard "
+                       "= TD_SHARD_PARAMETERS: otherwise every rank has all values");
+    }
+    if (s->count == 0) {
+        return td_fail(TD_E_ARG, "td_ddp: the model has no parameter that takes gradients");
+    }
+    TD_TRY(td_ddp_list_buffers(s));
+    TD_TRY(lay_out(s));
+    int rank = td_group_rank(s->group);
+    td_module_each(s->model, set_replica, &rank);
+    return td_reducer_watch(s);
+}
+
+static td_status surround(td_module *model, const td_ddp_options *options)
+{
+    td_ddp_state *s = calloc(1, sizeof *s);
+    if (s == NULL) {
+        return td_fail(TD_E_NOMEM, "td_ddp: no memory");
+    }
+    s->model = model;
+    td_status status = read_options(s, options);
+    if (status == TD_OK) {
+        status = prepare(s);
+    }
+    if (status == TD_OK) {
+        status =
+            td_module_surround(model, &(td_around){ .run = run_ddp, .free = end_ddp, .user = s });
+    }
+    if (status != TD_OK) {
+        end_ddp(s);
+    }
+    return status;
+}
+
+td_module *td_ddp_at(td_ddp_options options, td_site at)
+{
+    td_module *model = options.model;
+    TD_REQUIRE(options.codec == NULL || options.comm_hook == NULL, at,
+               "td_ddp: .comm_hook (%s) and .codec (%s): give one of them", options.comm_hook,
+               options.codec->name);
+    options.comm_hook = options.codec != NULL ? options.codec->name : options.comm_hook;
+    TD_REQUIRE(model == NULL || model->name[0] == '\0', at,
+               "td_ddp: '%s' is a part of a larger model; td_ddp takes the whole model",
+               model->name);
+    TD_REQUIRE(options.group == NULL || options.mesh == NULL, at,
+               "td_ddp: .group and .mesh: give one of them");
+    TD_REQUIRE(options.group != NULL || td_dist_is_initialized(), at,
+               "td_ddp: there is no process group: td_dist_init comes first");
+    TD_REQUIRE(model == NULL || !td_is_ddp(model), at,
+               "td_ddp: the model went through td_ddp already");
+    TD_REQUIRE(options.shard >= TD_SHARD_NONE && options.shard <= TD_SHARD_PARAMETERS, at,
+               "td_ddp: there is no way of sharding %d", (int)options.shard);
+    TD_REQUIRE(options.shard < TD_SHARD_GRADIENTS || options.comm_hook == NULL, at,
+               "td_ddp: a communication hook (%s) changes whole gradients, which no rank has with "
+               "this .shard: use TD_SHARD_OPTIMIZER, or no hook",
+               options.comm_hook);
+    TD_REQUIRE(options.shard == TD_SHARD_NONE || options.comm_hook == NULL ||
+                   options.mesh == NULL || td_mesh_size(options.mesh, "rep") == 1,
+               at,
+               "td_ddp: a communication hook (%s) and .shard work together without replicas "
+               "only: use a mesh with rep=1, or no hook",
+               options.comm_hook);
+    TD_REQUIRE(options.offload == NULL || options.shard == TD_SHARD_PARAMETERS, at,
+               "td_ddp: .offload is for windows of all that there is: with TD_SHARD_PARAMETERS");
+    TD_REQUIRE(options.wire == NULL || strcmp(options.wire, "bf16") == 0, at,
+               "td_ddp: there is no .wire '%s'; there is bf16", options.wire);
+    TD_REQUIRE(options.wire == NULL || options.shard == TD_SHARD_PARAMETERS, at,
+               "td_ddp: .wire is for values that travel in each step: with TD_SHARD_PARAMETERS");
+    const td_params *params = model != NULL ? td_params_laid_out(model) : NULL;
+    TD_REQUIRE(
+        options.shard == TD_SHARD_NONE || params == NULL || td_params_state_count(params) == 0, at,
+        "td_ddp: with .shard, optimizers and averages of the weights (td_ema_new, "
+        "td_lookahead) are made after td_ddp");
+    if (model != NULL && surround(model, &options) != TD_OK) {
+        td_module_free(model);
+        return NULL;
+    }
+    return model;
+}
+
+/* ---- settings ---- */
+
+void td_ddp_on_error(td_module *net, void (*fn)(td_status status, const char *message, void *user),
+                     void *user)
+{
+    td_ddp_state *s = td_ddp_state_of(net);
+    s->failure.on_error = fn;
+    s->failure.user = user;
+}
+
+void td_ddp_no_sync_begin(td_module *net)
+{
+    td_ddp_state_of(net)->no_sync_depth++;
+}
+
+void td_ddp_no_sync_end(td_module *net)
+{
+    td_ddp_state *s = td_ddp_state_of(net);
+    TD_REQUIRE(s->no_sync_depth > 0, TD_HERE, "td_ddp_no_sync_end without td_ddp_no_sync_begin");
+    s->no_sync_depth--;
+}

@@ -1,0 +1,207 @@
+/* DistributedDataParallel, seen from inside. The core:
+ *   ddp.c         td_ddp: construction, forward, settings
+ *   events.c      what a step tells its parts, and its first failure
+ *   memory.c      memory that the ranks reduce in place
+ *   buffers.c     broadcasts of buffers and of parameters
+ *   units.c       which gradients travel together, and in which order
+ *   reducer.c     sending while backward runs, and waiting
+ *   codec.h       what travels in place of a bucket's gradients
+ * Everything else hangs on events of a step (td_ddp_part) and lies in ddp/extra/: the check that
+ * all ranks have the same model, statistics, unused parameters, uneven inputs. */
+#ifndef TD_DIST_DDP_H
+#define TD_DIST_DDP_H
+
+#include "dist/ddp/codec.h"
+#include "dist/dist.h"
+#include "nn/around.h"
+
+typedef struct td_ddp_state td_ddp_state;
+
+/* What is reduced by one collective: a bucket of DDP, or with .shard the gradients of a unit of the
+ * model (shard/units.c). */
+typedef struct td_ddp_unit {
+    td_bucket b;
+    int first;     /* the first parameter's place in the order of memory; the others follow */
+    int pending;   /* gradients that are not ready yet */
+    void *part;    /* the codec's state of this bucket */
+    int round;     /* the codec's current round */
+    td_work *work; /* that round's collective; NULL: none runs */
+    char name[48]; /* for the trace */
+} td_ddp_unit;
+
+typedef struct td_ddp_units {
+    td_ddp_unit *list;
+    int count;
+    bool rebuilt; /* units have the order in which gradients became ready */
+    bool stays;   /* no rebuild: sharded state belongs to places in memory */
+    int layout;   /* td_params_reorders when the units were made */
+    /* Set by shard/shard.c: the unit of each parameter, and what sets a unit's name and
+     * gradients. NULL: units are buckets, slices of the flat gradients that are filled by size. */
+    const int *of_param;
+    void (*describe)(td_ddp_state *s, td_ddp_unit *u);
+} td_ddp_units;
+
+/* What the reducer knows of a parameter; also its ready hook's user data. */
+typedef struct td_ddp_param {
+    td_ddp_state *ddp;
+    int number, unit, hook;
+    bool expected; /* the unit waits for this gradient */
+    bool ready;    /* the gradient became ready in this backward */
+    bool used;     /* in any backward since the last reduction */
+} td_ddp_param;
+
+typedef struct td_reducer {
+    td_ddp_param *params;
+    int end_hook;
+    /* Starts a collective that averages the ranks' `t`, the unit's gradients. */
+    td_status (*average)(td_ddp_state *s, td_ddp_unit *u, td_tensor *t);
+    const td_bucket_codec *codec; /* NULL: gradients travel as they are */
+    void *codec_state;
+    double divisor; /* of the sum over all ranks: the number of ranks that have data */
+    int *ready_order, ready_count; /* parameters that became ready in this backward */
+    int next;                      /* the next unit to launch */
+    bool active;                   /* a backward runs, and a gradient of this model became ready */
+    bool launched;                 /* the reduction has begun */
+    bool always; /* with replicas: each backward reduces, also after td_ddp_no_sync_begin, because
+                    no rank keeps whole gradients */
+} td_reducer;
+
+typedef struct td_ddp_buffers {
+    td_tensor **list;
+    int count;
+    td_tensor *bytes; /* all buffers, for one broadcast; NULL: there are none */
+} td_ddp_buffers;
+
+/* The first failure of a step, and who is told. */
+typedef struct td_ddp_failure {
+    td_status status;
+    char message[1024];
+    void (*on_error)(td_status status, const char *message, void *user);
+    void *user;
+} td_ddp_failure;
+
+typedef struct td_ddp_part td_ddp_part;
+
+enum { TD_DDP_GROUPS = 3 };
+
+struct td_ddp_state {
+    td_module *model;
+    td_ddp_options options;
+    td_group *group;
+    td_group *groups[TD_DDP_GROUPS]; /* all that a step uses: group, and with replicas those along
+                                        dp and rep; NULL: none, or the same as another */
+    int root;                        /* the rank whose buffers and order count */
+    td_params *params;
+    int count; /* parameters */
+    td_ddp_units units;
+    td_reducer reducer;
+    td_ddp_buffers buffers;
+    td_ddp_part *parts;
+    td_ddp_failure failure;
+    int no_sync_depth;
+};
+
+/* ---- parts: what hangs on a step ---- */
+
+/* In the order of a step. Those with a unit say so. */
+typedef enum td_ddp_event {
+    TD_DDP_FORWARD,    /* a forward with gradients begins */
+    TD_DDP_BUFFERS,    /* the buffers are broadcast next */
+    TD_DDP_MODEL,      /* the model's forward runs next */
+    TD_DDP_MODEL_DONE, /* the model's forward has run */
+    TD_DDP_LAUNCH,     /* a unit is launched, in backward or at its end */
+    TD_DDP_REDUCTION,  /* the first collective of a reduction comes next */
+    TD_DDP_CODEC,      /* the codec computes for a unit */
+    TD_DDP_CODEC_DONE,
+    TD_DDP_LAUNCHED, /* the unit of TD_DDP_LAUNCH is on its way */
+    TD_DDP_FINISH,   /* backward is over, and the wait begins */
+    TD_DDP_ALL_SENT, /* all units are on their way; not after a failure */
+    TD_DDP_WAIT,     /* a unit is waited for */
+    TD_DDP_WAITED,   /* the unit's collective has ended; a part may start another one (unit->work),
+                        which is waited for next */
+    TD_DDP_SUMMED,   /* the mean gradients are there; not after a failure */
+    TD_DDP_REDUCED,  /* the reduction has ended, perhaps by a failure */
+} td_ddp_event;
+
+/* Told all events, in the order in which the parts were added. A failure fails the step. */
+typedef td_status (*td_ddp_on_fn)(td_ddp_part *part, td_ddp_state *s, td_ddp_event event,
+                                  td_ddp_unit *unit);
+
+/* The head of a part's own struct. Parts are added and removed between two steps only. */
+struct td_ddp_part {
+    td_ddp_on_fn on;
+    void (*free)(td_ddp_part *part); /* with DDP's end, or by td_ddp_remove_part */
+    td_ddp_part *next;
+};
+
+void td_ddp_add_part(td_ddp_state *s, td_ddp_part *part);
+void td_ddp_remove_part(td_ddp_state *s, td_ddp_part *part);
+/* The part with this function; NULL: there is none. */
+td_ddp_part *td_ddp_find_part(const td_ddp_state *s, td_ddp_on_fn on);
+void td_ddp_tell(td_ddp_state *s, td_ddp_event event, td_ddp_unit *unit);
+
+/* ddp/parts.c: collective. Compares the ranks' models, and adds the parts of a new DDP. */
+td_status td_ddp_open_parts(td_ddp_state *s);
+
+/* ---- the core ---- */
+
+td_ddp_state *td_ddp_state_of(const td_module *net); /* fatal without td_ddp */
+
+/* Keeps the first failure; reports the failure to the user's function, or as a fatal error. Before
+ * that td_ddp_break breaks a mesh's groups: ranks that a failure in one group has not reached would
+ * wait for this rank in the other. */
+void td_ddp_note(td_ddp_state *s, td_status status);
+void td_ddp_break(td_ddp_state *s);
+void td_ddp_report(td_ddp_state *s);
+
+/* buffers.c: broadcast the buffers of rank root; td_ddp_broadcast_all: its parameters, too. */
+td_status td_ddp_list_buffers(td_ddp_state *s);
+void td_ddp_free_buffers(td_ddp_state *s);
+td_status td_ddp_broadcast_buffers(td_ddp_state *s);
+td_status td_ddp_broadcast_all(td_ddp_state *s);
+
+/* units.c. After td_units_make call td_reducer_arm. */
+td_status td_units_first_order(td_ddp_state *s); /* collective */
+td_status td_units_make(td_ddp_state *s);
+void td_units_free(td_ddp_state *s);
+int64_t td_unit_bytes(const td_ddp_unit *u);
+/* Collective. Orders parameters and units as gradients became ready, if all ranks can move them. */
+td_status td_units_rebuild(td_ddp_state *s);
+/* If a checkpoint has reordered the parameters: makes the units again; no other rebuild follows. */
+td_status td_units_follow_layout(td_ddp_state *s);
+
+/* reducer.c */
+td_status td_reducer_make(td_ddp_state *s);  /* its tables */
+td_status td_reducer_watch(td_ddp_state *s); /* its hooks */
+void td_reducer_free(td_ddp_state *s);
+void td_reducer_arm(td_ddp_state *s);
+/* Waits for a unit that has been launched; false: it was waited for already. */
+bool td_reducer_wait(td_ddp_state *s, td_ddp_unit *u);
+/* Launches the remaining units and finishes the reduction. Ranks without data call it, too. */
+void td_reducer_finish(td_ddp_state *s);
+
+/* ---- memory ---- */
+
+/* memory.c: zeroed memory for collectives, on the model's device: memory that the group reduces
+ * without copies, registered on CPUs, a GPU's own on GPUs. */
+td_tensor *td_ddp_new_memory(td_group *group, td_device device, int64_t count, td_dtype dtype);
+/* Moves the gradients, and the values if they are wanted there, into such memory, of a length that
+ * is at least theirs. */
+td_status td_ddp_move_memory(td_ddp_state *s, bool with_values, int64_t length);
+/* shard/shard.c: lays out memory for td_ddp_options.shard, and shares it. Collective. */
+td_status td_ddp_shard_open(td_ddp_state *s);
+/* Runs the model's forward, for which its values are gathered and then dropped. */
+td_tensor *td_ddp_shard_forward(td_ddp_state *s, const td_around_rest *rest, td_tensor *x);
+/* A tensor over elements of flat memory. */
+td_tensor *td_ddp_slice(const td_tensor *flat, int64_t begin, int64_t count);
+
+/* The same by value: it does not retain the storage. */
+static inline td_tensor td_ddp_stretch(const td_tensor *flat, int64_t begin, int64_t count)
+{
+    td_tensor view = *flat;
+    view.offset += begin;
+    view.shape[0] = count;
+    return view;
+}
+
+#endif

@@ -1,0 +1,473 @@
+/* PowerSGD (Vogels, Karimireddy, Jaggi 2019): a gradient matrix M [n,m] travels as two factors of
+ * rank r. With the error e of the last step, and Q [m,r] of the last step as a start:
+ *
+ *     M = gradient + e      P = M Q, averaged, its columns made orthonormal
+ *     Q = M^T P, averaged   gradient = P Q^T      e = M - gradient
+ *
+ * Only if it saves bytes: (n+m) r 2 < n m. All other gradients of a bucket travel uncompressed, in
+ * the same message as P. In a checkpoint:
+ *
+ *     extra.powersgd.steps                  i64 [1]
+ *     extra.powersgd.factor.<path>          Q, the same on all ranks
+ *     extra.powersgd.error.<rank>.<path>    as the parameter
+ */
+#include "dist/comm/collectives.h"
+#include "dist/ddp/extra/parts.h"
+#include "nn/module.h"
+#include "nn/params.h"
+#include "tensor/extend.h"
+#include "tensor/hooks.h"
+#include "tensor/kernels.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* A parameter as a matrix. */
+typedef struct matrix {
+    td_tensor *q;    /* [m,r]; NULL: the parameter travels uncompressed */
+    td_tensor *view; /* of its error, for the last list */
+    int64_t n, m, r; /* n: the first dimension, m: all others */
+    bool by_columns; /* in memory, element (i,j) is at i + j n; otherwise at i m + j */
+} matrix;
+
+typedef struct powersgd {
+    td_group *group;
+    td_params *params;
+    int count; /* parameters */
+    int64_t start;
+    matrix *matrices;       /* by parameter */
+    td_tensor *error;       /* the part of the gradients that was not sent yet, flat */
+    td_tensor *steps;       /* i64 [1], on the CPU */
+    td_named_tensor *items; /* the last list; there is room for all that may be in it */
+    int item_count;
+} powersgd;
+
+/* What travels of a bucket, 1-d; NULL: before the first compressed step. */
+typedef struct message {
+    td_tensor *p; /* each matrix's P [n,r], or the uncompressed gradient */
+    td_tensor *q; /* each matrix's Q [m,r] */
+} message;
+
+static td_device device_of(const powersgd *s)
+{
+    return td_device_of(td_params_flat(s->params));
+}
+
+/* ---- the matrices of a bucket ---- */
+
+/* One after the other: a parameter, and its offsets (elements) in the message. */
+typedef struct walk {
+    int next;
+    const td_param *param;
+    matrix *x;
+    int64_t p_at, q_at, p_end, q_end;
+} walk;
+
+static bool step(const powersgd *s, const td_bucket *b, walk *w)
+{
+    if (w->next == b->param_count) {
+        return false;
+    }
+    int i = b->params[w->next++];
+    w->param = td_params_get(s->params, i);
+    w->x = &s->matrices[i];
+    w->p_at = w->p_end;
+    w->q_at = w->q_end;
+    w->p_end += w->x->q != NULL ? w->x->n * w->x->r : w->param->count;
+    w->q_end += w->x->m * w->x->r;
+    return true;
+}
+
+/* Views by value. */
+static td_tensor view_of(const td_tensor *flat, int64_t at, int64_t rows, int64_t columns,
+                         bool by_columns)
+{
+    td_tensor view = *flat;
+    view.offset += at;
+    view.ndim = 2;
+    view.shape[0] = rows;
+    view.shape[1] = columns;
+    view.stride[0] = by_columns ? 1 : columns;
+    view.stride[1] = by_columns ? rows : 1;
+    return view;
+}
+
+static td_tensor turned(td_tensor view)
+{
+    int64_t shape = view.shape[0], stride = view.stride[0];
+    view.shape[0] = view.shape[1];
+    view.stride[0] = view.stride[1];
+    view.shape[1] = shape;
+    view.stride[1] = stride;
+    return view;
+}
+
+static td_tensor p_of(const message *c, const walk *w)
+{
+    return view_of(c->p, w->p_at, w->x->n, w->x->r, false);
+}
+
+static td_tensor q_of(const message *c, const walk *w)
+{
+    return view_of(c->q, w->q_at, w->x->m, w->x->r, false);
+}
+
+/* The matrix in a flat tensor. */
+static td_tensor matrix_in(const td_tensor *flat, const walk *w)
+{
+    return view_of(flat, w->param->begin, w->x->n, w->x->m, w->x->by_columns);
+}
+
+/* ---- orthonormal columns, by Gram and Schmidt ---- */
+
+static double dot(const double *a, const double *b, int64_t n)
+{
+    double sum = 0.0;
+    for (int64_t i = 0; i < n; i++) {
+        sum += a[i] * b[i];
+    }
+    return sum;
+}
+
+/* Subtracts the earlier columns' components from column k; returns the remaining length. */
+static double make_orthogonal(double *columns, int64_t n, int64_t k)
+{
+    double *column = columns + k * n;
+    for (int64_t j = 0; j < k; j++) {
+        double share = dot(columns + j * n, column, n);
+        for (int64_t i = 0; i < n; i++) {
+            column[i] -= share * columns[j * n + i];
+        }
+    }
+    return sqrt(dot(column, column, n));
+}
+
+/* A zero column would stay zero forever, because P and Q are computed from each other. So it
+ * becomes a random direction, the same on all ranks. */
+static void make_orthonormal(double *columns, int64_t n, int64_t r)
+{
+    for (int64_t k = 0; k < r; k++) {
+        double *column = columns + k * n, before = sqrt(dot(column, column, n));
+        double length = make_orthogonal(columns, n, k);
+        if (!(length > 1e-10 * before)) {
+            td_generator g;
+            td_generator_seed(&g, (uint64_t)k);
+            for (int64_t i = 0; i < n; i++) {
+                column[i] = td_random_normal(&g);
+            }
+            length = make_orthogonal(columns, n, k);
+        }
+        for (int64_t i = 0; i < n; i++) {
+            column[i] /= length;
+        }
+    }
+}
+
+/* Always on the host, because P has few columns. */
+static void orthonormal(td_tensor *p)
+{
+    int64_t n = p->shape[0], r = p->shape[1];
+    double *columns = td_scratch(TD_CPU, (size_t)(n * r) * sizeof *columns);
+    td_tensor columns_of_p = turned(*p);
+    td_read(&columns_of_p, columns, TD_F64);
+    make_orthonormal(columns, n, r);
+    td_write(&columns_of_p, columns, TD_F64);
+    td_scratch_free(TD_CPU, columns);
+}
+
+/* ---- the two exchanges ---- */
+
+static void copy_plain(const powersgd *s, const message *c, const walk *w, bool out)
+{
+    int64_t count = w->param->count;
+    td_tensor grad = td_ddp_stretch(td_params_flat_grad(s->params), w->param->begin, count);
+    td_tensor wire = td_ddp_stretch(c->p, w->p_at, count);
+    td_copy_(out ? &wire : &grad, out ? &grad : &wire);
+}
+
+static td_status make_tensors(const powersgd *s, message *c, const td_bucket *b)
+{
+    walk w = { 0 };
+    while (step(s, b, &w)) {
+    }
+    td_dtype dtype = td_params_flat(s->params)->dtype;
+    c->p = td_zeros(TD_SHAPE(w.p_end), dtype, device_of(s));
+    c->q = td_zeros(TD_SHAPE(w.q_end), dtype, device_of(s));
+    return c->p != NULL && c->q != NULL ? TD_OK : TD_E_NOMEM;
+}
+
+static td_status send_p(powersgd *s, message *c, const td_bucket *b)
+{
+    if (c->q == NULL) {
+        TD_TRY(make_tensors(s, c, b));
+    }
+    const td_kernels *kernels = td_kernels_of(device_of(s));
+    for (walk w = { 0 }; step(s, b, &w);) {
+        if (w.x->q == NULL) {
+            copy_plain(s, c, &w, true);
+            continue;
+        }
+        td_tensor error = matrix_in(s->error, &w), p = p_of(c, &w);
+        td_tensor grad = matrix_in(td_params_flat_grad(s->params), &w);
+        kernels->axpy(&error, 1.0, &grad); /* error is M from here on */
+        kernels->matmul(&p, &error, w.x->q, NULL, false, (td_math){ 0 });
+    }
+    return TD_OK;
+}
+
+static void send_q(const powersgd *s, const message *c, const td_bucket *b)
+{
+    for (walk w = { 0 }; step(s, b, &w);) {
+        if (w.x->q != NULL) {
+            td_tensor error = turned(matrix_in(s->error, &w)), p = p_of(c, &w), q = q_of(c, &w);
+            orthonormal(&p);
+            td_kernels_of(device_of(s))->matmul(&q, &error, &p, NULL, false, (td_math){ 0 });
+        }
+    }
+}
+
+static bool is_active(const powersgd *s) /* plain all-reduces come first */
+{
+    return *(const int64_t *)td_data(s->steps) >= s->start;
+}
+
+static td_status encode(void *state, void *of_bucket, const td_bucket *b, int round, double scale,
+                        td_wire *wire)
+{
+    (void)scale;
+    powersgd *s = state;
+    message *c = of_bucket;
+    td_not_recordable("PowerSGD counts its steps on the host");
+    if (!is_active(s)) {
+        *wire = (td_wire){ round == 0 ? b->grad : NULL, false };
+    } else if (round == 0) {
+        TD_TRY(send_p(s, c, b));
+        *wire = (td_wire){ c->p, false };
+    } else if (round == 1) {
+        send_q(s, c, b);
+        *wire = (td_wire){ c->q, false };
+    }
+    return TD_OK;
+}
+
+static td_status decode(void *state, void *of_bucket, const td_bucket *b)
+{
+    powersgd *s = state;
+    const message *c = of_bucket;
+    if (!is_active(s)) {
+        return TD_OK;
+    }
+    const td_kernels *kernels = td_kernels_of(device_of(s));
+    for (walk w = { 0 }; step(s, b, &w);) {
+        if (w.x->q == NULL) {
+            copy_plain(s, c, &w, false);
+            continue;
+        }
+        td_tensor grad = matrix_in(td_params_flat_grad(s->params), &w);
+        td_tensor error = matrix_in(s->error, &w), p = p_of(c, &w), q = q_of(c, &w);
+        if (w.x->by_columns) { /* kernels write rows: the transposed product */
+            td_tensor rows = turned(grad), p_turned = turned(p);
+            kernels->matmul(&rows, &q, &p_turned, NULL, false, (td_math){ 0 });
+        } else {
+            td_tensor q_turned = turned(q);
+            kernels->matmul(&grad, &p, &q_turned, NULL, false, (td_math){ 0 });
+        }
+        kernels->axpy(&error, -1.0, &grad);
+        td_copy_(w.x->q, &q);
+    }
+    return TD_OK;
+}
+
+static void stepped(void *state)
+{
+    ++*(int64_t *)td_data_rw(((powersgd *)state)->steps);
+}
+
+static td_status attach(void *state, const td_bucket *b, void **of_bucket)
+{
+    (void)state, (void)b;
+    *of_bucket = calloc(1, sizeof(message));
+    return *of_bucket != NULL ? TD_OK : td_fail(TD_E_NOMEM, "td_ddp: no memory for PowerSGD");
+}
+
+static void detach(void *state, void *of_bucket)
+{
+    (void)state;
+    message *c = of_bucket;
+    td_free(c->p);
+    td_free(c->q);
+    free(c);
+}
+
+/* ---- lists for checkpoints ---- */
+
+/* Views and names of the last list. */
+static void forget_list(powersgd *s)
+{
+    for (int i = 0; i < s->item_count; i++) {
+        free((char *)(uintptr_t)s->items[i].name);
+    }
+    s->item_count = 0;
+    for (int i = 0; s->matrices != NULL && i < s->count; i++) {
+        td_free(s->matrices[i].view);
+        s->matrices[i].view = NULL;
+    }
+}
+
+/* rank: whose it is; negative: all ranks have the same. path NULL: there is one for all. */
+static td_status add(powersgd *s, td_tensor *t, const char *what, int rank, const char *path)
+{
+    char number[16] = "", *name;
+    if (rank >= 0) {
+        snprintf(number, sizeof number, ".%d", rank);
+    }
+    if (t == NULL || asprintf(&name, "extra.powersgd.%s%s%s%s", what, number,
+                              path != NULL ? "." : "", path != NULL ? path : "") < 0) {
+        return td_fail(TD_E_NOMEM, "no memory for a list of PowerSGD's state");
+    }
+    s->items[s->item_count++] =
+        (td_named_tensor){ .name = name, .tensor = t, .owner = rank > 0 ? rank : 0 };
+    return TD_OK;
+}
+
+/* Of ranks first to end - 1: each rank has its own error, whose form is that of the others'. */
+static td_status add_matrix(powersgd *s, int i, int first, int end)
+{
+    matrix *x = &s->matrices[i];
+    const char *path = td_params_get(s->params, i)->name;
+    x->view = td_params_view(s->params, s->error, i);
+    td_status status = add(s, x->q, "factor", -1, path);
+    for (int r = first; r < end && status == TD_OK; r++) {
+        status = add(s, x->view, "error", r, path);
+    }
+    return status;
+}
+
+/* To save, all ranks list the errors of all. */
+static td_status list(void *state, bool save, const td_named_tensor **tensors, int *count)
+{
+    powersgd *s = state;
+    int rank = td_group_rank(s->group);
+    int first = save ? 0 : rank, end = save ? td_group_size(s->group) : rank + 1;
+    forget_list(s);
+    td_status status = add(s, s->steps, "steps", -1, NULL);
+    for (int i = 0; i < s->count && status == TD_OK; i++) {
+        status = s->matrices[i].q != NULL ? add_matrix(s, i, first, end) : TD_OK;
+    }
+    *tensors = status == TD_OK ? s->items : NULL;
+    *count = status == TD_OK ? s->item_count : 0;
+    return status;
+}
+
+/* ---- beginning and end ---- */
+
+/* Whether a parameter travels as factors, of rank at most `rank`. */
+static bool is_compressed(const td_tensor *t, int64_t rank, matrix *x)
+{
+    if (t->ndim < 2 || td_numel(t) == 0) {
+        return false;
+    }
+    x->n = t->shape[0];
+    x->m = td_numel(t) / x->n;
+    x->r = rank < x->n ? rank : x->n;
+    x->r = x->r < x->m ? x->r : x->m;
+    x->by_columns = t->stride[0] == 1;
+    bool dense = x->by_columns || t->stride[0] == x->m;
+    return dense && (x->n + x->m) * x->r * 2 < x->n * x->m;
+}
+
+/* The first Q is random, and the same on all ranks. */
+static td_status make_matrices(powersgd *s, int64_t rank)
+{
+    const td_tensor *flat = td_params_flat(s->params);
+    size_t ranks = (size_t)td_group_size(s->group);
+    s->matrices = calloc((size_t)s->count, sizeof *s->matrices);
+    s->items = calloc(1 + (size_t)s->count * (1 + ranks), sizeof *s->items);
+    if (s->matrices == NULL || s->items == NULL) {
+        return td_fail(TD_E_NOMEM, "td_ddp: no memory for PowerSGD");
+    }
+    for (int i = 0; i < s->count; i++) {
+        matrix x = { 0 };
+        if (is_compressed(td_params_get(s->params, i)->tensor, rank, &x)) {
+            td_generator g;
+            td_generator_seed(&g, (uint64_t)i);
+            x.q = td_zeros(TD_SHAPE(x.m, x.r), flat->dtype, td_device_of(flat));
+            TD_TRY(x.q != NULL ? TD_OK : TD_E_NOMEM);
+            td_normal_(x.q, 0.0, 1.0, &g);
+            s->matrices[i] = x;
+        }
+    }
+    return TD_OK;
+}
+
+static td_status broadcast(td_tensor *t, int from, void *group)
+{
+    return td_broadcast(group, t, from, NULL);
+}
+
+static td_status agree(td_status mine, void *group)
+{
+    return td_group_agree(group, mine);
+}
+
+static td_status open_powersgd(td_group *group, td_params *params, const td_ddp_options *options,
+                               void **state)
+{
+    powersgd *s = calloc(1, sizeof *s);
+    if (s == NULL) {
+        return td_fail(TD_E_NOMEM, "td_ddp: no memory for PowerSGD");
+    }
+    *state = s;
+    s->group = group;
+    s->params = params;
+    s->count = td_params_count(params);
+    s->start = options->powersgd_start > 0 ? options->powersgd_start : 1000;
+    s->error = td_params_new_flat(params);
+    s->steps = td_zeros(TD_SHAPE(1), TD_I64, TD_CPU);
+    TD_TRY(s->error != NULL && s->steps != NULL ? TD_OK : TD_E_NOMEM);
+    if (td_params_ranks_of(params) == NULL) { /* otherwise they share the optimizer's state */
+        td_params_set_peers(params, &(td_params_peers){ .rank = td_group_rank(group),
+                                                        .count = td_group_size(group),
+                                                        .broadcast = broadcast,
+                                                        .agree = agree,
+                                                        .user = group });
+    }
+    return make_matrices(s, options->powersgd_rank > 0 ? options->powersgd_rank : 1);
+}
+
+static void close_powersgd(void *state)
+{
+    powersgd *s = state;
+    if (td_params_peers_of(s->params) == NULL) {
+        td_params_set_peers(s->params, NULL);
+    }
+    if (s->error != NULL) {
+        td_params_drop_state(s->params, s->error);
+    }
+    forget_list(s);
+    for (int i = 0; s->matrices != NULL && i < s->count; i++) {
+        td_free(s->matrices[i].q);
+    }
+    td_free(s->steps);
+    free(s->matrices);
+    free(s->items);
+    free(s);
+}
+
+static const td_tensor *own(void *state)
+{
+    return ((const powersgd *)state)->error;
+}
+
+const td_bucket_codec td_codec_powersgd = {
+    .name = "powersgd",
+    .open = open_powersgd,
+    .close = close_powersgd,
+    .attach = attach,
+    .detach = detach,
+    .encode = encode,
+    .decode = decode,
+    .stepped = stepped,
+    .list = list,
+    .own = own,
+};
