@@ -353,13 +353,15 @@ static void test_target_is_a_folder(void **state)
     td_module_free(net);
 }
 
-static bool disk_fails; /* when it is to write what it has taken */
+static bool disk_fails, folder_fails; /* when they are to write what they have taken */
 
 /* In the place of the C library's. */
 int fsync(int fd)
 {
+    struct stat info;
+    bool is_folder = fstat(fd, &info) == 0 && S_ISDIR(info.st_mode);
     errno = EIO;
-    return disk_fails ? -1 : (int)syscall(SYS_fsync, fd);
+    return (is_folder ? folder_fails : disk_fails) ? -1 : (int)syscall(SYS_fsync, fd);
 }
 
 /* What fails after everything has been put into the file is told, too, in the background by
@@ -384,6 +386,19 @@ static void test_disk_that_fails_late(void **state)
     }
     td_module_free(net);
     td_module_free(other);
+}
+
+/* A power cut may take the new name away, so a folder that cannot be synced is told. */
+static void test_folder_that_fails(void **state)
+{
+    (void)state;
+    td_module *net = make_net(3);
+    folder_fails = true;
+    td_status status = save(temp_path("a.safetensors"), net, NULL);
+    folder_fails = false;
+    assert_int_equal(status, TD_E_IO);
+    assert_error_says("a.safetensors", strerror(EIO), NULL);
+    td_module_free(net);
 }
 
 /* ---- one of two ranks that share an optimizer, without memory for its part ---- */
@@ -575,13 +590,21 @@ static void test_cancelled(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        IN_FOLDER(test_other_shapes),         IN_FOLDER(test_other_names),
-        IN_FOLDER(test_other_dtype),          IN_FOLDER(test_other_optimizer),
-        IN_FOLDER(test_bad_random_state),     IN_FOLDER(test_bad_arguments),
-        IN_FOLDER(test_file_too_large),       IN_FOLDER(test_full_disk),
-        IN_FOLDER(test_folder_not_writable),  IN_FOLDER(test_target_is_a_folder),
-        IN_FOLDER(test_disk_that_fails_late), IN_FOLDER(test_a_rank_without_memory),
-        IN_FOLDER(test_killed_while_saving),  IN_FOLDER(test_cancelled),
+        IN_FOLDER(test_other_shapes),
+        IN_FOLDER(test_other_names),
+        IN_FOLDER(test_other_dtype),
+        IN_FOLDER(test_other_optimizer),
+        IN_FOLDER(test_bad_random_state),
+        IN_FOLDER(test_bad_arguments),
+        IN_FOLDER(test_file_too_large),
+        IN_FOLDER(test_full_disk),
+        IN_FOLDER(test_folder_not_writable),
+        IN_FOLDER(test_target_is_a_folder),
+        IN_FOLDER(test_disk_that_fails_late),
+        IN_FOLDER(test_folder_that_fails),
+        IN_FOLDER(test_a_rank_without_memory),
+        IN_FOLDER(test_killed_while_saving),
+        IN_FOLDER(test_cancelled),
     };
 #if defined(__GLIBC__)
     (void)mallopt(M_ARENA_MAX, 1); /* another one would be memory beyond RLIMIT_AS */

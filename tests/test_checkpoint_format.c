@@ -486,6 +486,29 @@ static void test_threads_read_one_file(void **state)
     td_safetensors_close(file);
 }
 
+/* Tensors beyond 1 MiB are written in pieces of whole rows, here of an odd number of bytes. */
+static void test_large_odd_rows(void **state)
+{
+    (void)state;
+    enum { ROWS = 3501, EACH = 1001 };
+    td_tensor *t = td_zeros(TD_SHAPE(ROWS, EACH), TD_U8, TD_CPU);
+    td_tensor *back = td_zeros(TD_SHAPE(ROWS, EACH), TD_U8, TD_CPU);
+    uint8_t *values = td_data_rw(t);
+    for (int i = 0; i < ROWS * EACH; i++) {
+        values[i] = (uint8_t)(i % 251);
+    }
+    td_module *net = td_nn_linear(1, 1);
+    const char *path = temp_path("large.safetensors");
+    const td_named_tensor out = { .name = "extra.large", .tensor = t };
+    const td_named_tensor in = { .name = "extra.large", .tensor = back };
+    assert_int_equal(td_checkpoint_save(path, net, .extra = &out, .extra_count = 1), TD_OK);
+    assert_int_equal(td_checkpoint_load(path, net, .extra = &in, .extra_count = 1), TD_OK);
+    assert_memory_equal(td_data(back), values, ROWS * EACH);
+    td_module_free(net);
+    td_free(back);
+    td_free(t);
+}
+
 /* Files of a run have the bytes that format 1 has always had (FNV-1a of the whole file). */
 static void test_bytes_of_a_run(void **state)
 {
@@ -546,6 +569,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_threads_read_one_file, temp_folder_setup,
                                         temp_folder_teardown),
         cmocka_unit_test_setup_teardown(test_bytes_of_a_run, temp_folder_setup,
+                                        temp_folder_teardown),
+        cmocka_unit_test_setup_teardown(test_large_odd_rows, temp_folder_setup,
                                         temp_folder_teardown),
     };
     return cmocka_run_group_tests_name("checkpoints: the format", tests, NULL, NULL);

@@ -11,7 +11,9 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -95,6 +97,44 @@ static void test_planted_link(void **state)
     assert_int_equal(info.st_size, 8);
 }
 
+static bool guessed; /* whether the name's random part is known beforehand: zeros */
+
+/* In the place of the C library's. */
+int getentropy(void *bytes, size_t size)
+{
+    if (guessed) {
+        memset(bytes, 0, size);
+        return 0;
+    }
+    return syscall(SYS_getrandom, bytes, size, 0) == (long)size ? 0 : -1;
+}
+
+/* Somebody who guesses the whole name has planted a file or a link there: it is not written into,
+ * and not followed. */
+static void test_guessed_name(void **state)
+{
+    (void)state;
+    char path[4096], victim[4096], guess[4200];
+    snprintf(path, sizeof path, "%s", temp_path("a.safetensors"));
+    snprintf(victim, sizeof victim, "%s", temp_path("victim"));
+    snprintf(guess, sizeof guess, "%s.tmp.%08" PRIx32 ".%ld.%016d", path, td_host_number(),
+             (long)getpid(), 0);
+    temp_write("victim", "precious", 8);
+    for (int linked = 0; linked < 2; linked++) {
+        assert_int_equal((linked ? symlink : link)(victim, guess), 0);
+        td_module *net = td_nn_linear(4, 8);
+        guessed = true;
+        td_status status = td_save(path, net);
+        guessed = false;
+        td_module_free(net);
+        struct stat info;
+        assert_int_equal(status, TD_E_IO);
+        assert_int_equal(stat(victim, &info), 0);
+        assert_int_equal(info.st_size, 8);
+        assert_int_equal(unlink(guess), 0);
+    }
+}
+
 /* With closed standard streams the file must not become one of them: text that is printed would get
  * into it. */
 static void test_closed_streams(void **state)
@@ -150,6 +190,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_leftovers, temp_folder_setup, temp_folder_teardown),
         cmocka_unit_test_setup_teardown(test_planted_link, temp_folder_setup, temp_folder_teardown),
+        cmocka_unit_test_setup_teardown(test_guessed_name, temp_folder_setup, temp_folder_teardown),
         cmocka_unit_test_setup_teardown(test_closed_streams, temp_folder_setup,
                                         temp_folder_teardown),
         cmocka_unit_test(test_host_number_of_containers),

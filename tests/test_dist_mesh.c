@@ -338,6 +338,40 @@ static void test_hybrid_against_one_process(void **state)
     }
 }
 
+/* Replicas exchange nothing while gradients accumulate. */
+static int run_accumulation(int rank, int size, void *arg)
+{
+    const int *way = arg;
+    procs_init(rank, size, 20);
+    shard_case c = { .kind = JOB_BLOCKS, .rule = MOMENTUM };
+    REQUIRE_OK(td_mesh_new("rep=2", &c.options.mesh));
+    shard_run r;
+    shard_open(&r, &c, *way, rank);
+    for (int i = 0; i < 3; i++) {
+        td_zero_grad(r.job.optim);
+        uint64_t before = td_ddp_shard_stats(r.job.net).wire;
+        td_ddp_no_sync_begin(r.job.net);
+        shard_backward(&r);
+        td_ddp_no_sync_end(r.job.net);
+        REQUIRE(td_ddp_shard_stats(r.job.net).wire == before);
+        shard_backward(&r);
+        REQUIRE(td_ddp_shard_stats(r.job.net).wire > before);
+        td_optim_step(r.job.optim);
+    }
+    shard_close(&r);
+    td_mesh_free(c.options.mesh);
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_nothing_is_exchanged_in_accumulation(void **state)
+{
+    (void)state;
+    for (int way = TD_SHARD_NONE; way < SHARD_WAYS; way++) {
+        procs_succeed(2, LIMIT, run_accumulation, &way);
+    }
+}
+
 /* In which order a rank sends units within its replica, and averages them over the replicas. */
 typedef struct order {
     td_ddp_part part; /* first */
@@ -510,6 +544,7 @@ int main(void)
         cmocka_unit_test(test_shared_memory_inside_a_host),
         cmocka_unit_test(test_hybrid_sharding),
         cmocka_unit_test(test_hybrid_against_one_process),
+        cmocka_unit_test(test_nothing_is_exchanged_in_accumulation),
         cmocka_unit_test(test_replicas_send_in_one_order),
         cmocka_unit_test(test_hybrid_failure),
         cmocka_unit_test_setup_teardown(test_hybrid_checkpoints, temp_folder_setup,

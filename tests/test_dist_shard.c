@@ -375,6 +375,30 @@ static void test_used_while_away(void **state)
     td_dist_destroy();
 }
 
+/* A graph that was kept beyond a step of the optimizer is refused: its weights are others now. */
+static void test_values_change_at_a_step(void **state)
+{
+    (void)state;
+    char url[600];
+    snprintf(url, sizeof url, "file://%s", temp_path("store"));
+    assert_int_equal(td_dist_init(.init_method = url, .world_size = 1), TD_OK);
+    const shard_case c = { .kind = JOB_MLP, .rule = MOMENTUM };
+    for (int way = TD_SHARD_NONE; way < SHARD_WAYS; way++) {
+        shard_run r;
+        shard_open(&r, &c, way, 0);
+        td_zero_grad(r.job.optim);
+        td_step_begin();
+        td_tensor *first = td_cross_entropy(td_forward(r.job.net, r.job.x), r.job.y);
+        td_tensor *second = td_cross_entropy(td_forward(r.job.net, r.job.x), r.job.y);
+        td_backward(first);
+        td_optim_step(r.job.optim);
+        expect_fatal("was written in place since", td_backward(second));
+        td_step_abandon();
+        shard_close(&r);
+    }
+    td_dist_destroy();
+}
+
 #define IN_FOLDER(test)                                                                            \
     cmocka_unit_test_setup_teardown(test, temp_folder_setup, temp_folder_teardown)
 
@@ -389,7 +413,8 @@ int main(void)
         cmocka_unit_test(test_hooks_see_own_gradients),
         cmocka_unit_test(test_one_rank_alone_runs_the_model),
         cmocka_unit_test(test_another_setting_on_one_rank),
-        IN_FOLDER(test_what_cannot_be_combined), /* the last two make this process a rank */
+        IN_FOLDER(test_what_cannot_be_combined), /* the last three make this process a rank */
+        IN_FOLDER(test_values_change_at_a_step),
         IN_FOLDER(test_used_while_away),
     };
     return cmocka_run_group_tests(tests, fault_setup, NULL);

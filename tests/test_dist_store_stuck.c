@@ -449,6 +449,31 @@ static void the_last_will_counts(void **state)
     end(s);
 }
 
+/* A store that has no room left still tells of a death: a will is kept all the same. */
+static void a_full_store_learns_of_a_death(void **state)
+{
+    (void)state;
+    static unsigned char value[TD_STORE_MAX_VALUE];
+    served s = serve(60);
+    td_store *other;
+    assert_int_equal(td_tcp_store_connect("127.0.0.1", s.port, 60, NULL, &other), TD_OK);
+    assert_int_equal(td_store_will(other, "gone"), TD_OK);
+    int count = 0;
+    for (size_t size = sizeof value; size > 0;) {
+        char key[16];
+        snprintf(key, sizeof key, "%d", count++);
+        td_status status = td_store_set(s.store, key, value, size);
+        assert_true(status == TD_OK || status == TD_E_NOMEM);
+        size /= status == TD_OK ? 1 : 2;
+    }
+    assert_int_equal(td_store_set(s.store, "gone", "1", 1), TD_E_NOMEM);
+    td_store_close(other);
+    for (bool exists = false; !exists;) {
+        assert_int_equal(td_store_check(s.store, "gone", &exists), TD_OK);
+    }
+    end(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -463,6 +488,7 @@ int main(void)
         cmocka_unit_test(a_name_server_that_is_down),
         cmocka_unit_test(answers_that_cannot_be),
         cmocka_unit_test(the_last_will_counts),
+        cmocka_unit_test(a_full_store_learns_of_a_death),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

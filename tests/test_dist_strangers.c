@@ -70,6 +70,12 @@ static void tokens_in_files(void **state)
     assert_int_equal(chmod(path, 0644), 0);
     assert_int_equal(td_token_file(path, &second), TD_E_ARG);
     assert_error_says("chmod 600", NULL);
+    assert_int_equal(chmod(path, 0640), 0);
+    assert_int_equal(td_token_file(path, &second), TD_E_ARG);
+    assert_int_equal(chmod(path, 0600), 0);
+    if (chown(path, 65534, (gid_t)-1) == 0) { /* root may give files away */
+        assert_int_equal(td_token_file(path, &second), TD_E_ARG);
+    }
     assert_int_equal(mkfifo(temp_path("fifo"), 0600), 0);
     assert_int_equal(td_token_file(temp_path("fifo"), &second), TD_E_ARG);
     assert_int_equal(td_token_file("/nowhere/token", &second), TD_E_IO);
@@ -77,6 +83,22 @@ static void tokens_in_files(void **state)
     assert_error_says("here", "32 hexadecimal digits", NULL);
     assert_int_equal(td_token_parse("0123456789abcdef0123456789abcdeg", "here", &second), TD_E_ARG);
     assert_int_equal(td_token_parse("00000000000000000000000000000000", "here", &second), TD_E_ARG);
+}
+
+/* A proof counts as a whole: one that is wrong in any one bit is another proof. */
+static void proofs_are_compared_whole(void **state)
+{
+    (void)state;
+    unsigned char mine[TD_PROOF_BYTES], theirs[TD_PROOF_BYTES];
+    for (int i = 0; i < TD_PROOF_BYTES; i++) {
+        mine[i] = theirs[i] = (unsigned char)(17 * i);
+    }
+    assert_true(td_proofs_equal(mine, theirs));
+    for (int bit = 0; bit < 8 * TD_PROOF_BYTES; bit++) {
+        theirs[bit / 8] ^= (unsigned char)(1 << bit % 8);
+        assert_false(td_proofs_equal(mine, theirs));
+        theirs[bit / 8] ^= (unsigned char)(1 << bit % 8);
+    }
 }
 
 /* ---- one server ---- */
@@ -412,6 +434,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hmac_is_rfc_4231s),
         FOLDER_TEST(tokens_in_files),
+        cmocka_unit_test(proofs_are_compared_whole),
         cmocka_unit_test(nothing_is_served_without_the_token),
         cmocka_unit_test(former_versions_are_told),
         cmocka_unit_test(clients_know_another_jobs_server),
