@@ -219,8 +219,9 @@ typedef struct td_sampler {
     /* Writes the order of an epoch, count() numbers from 0 to length - 1, and returns how many; or
      * a negative td_status with td_last_error(). The loader calls it at the start of each epoch. */
     int64_t (*order)(struct td_sampler *sampler, uint64_t epoch, int64_t length, int64_t *index);
-    int64_t (*count)(const struct td_sampler *sampler,
-                     int64_t length); /* how many an epoch gives */
+    /* How many samples an epoch gives; or a negative td_status with td_last_error(). With 0 the
+     * loader's epochs have no batch: a rank without samples takes part in an evaluation. */
+    int64_t (*count)(const struct td_sampler *sampler, int64_t length);
     void (*free)(struct td_sampler *sampler);
 } td_sampler;
 /* For a sampler that no loader has taken. NULL is fine. */
@@ -262,14 +263,16 @@ typedef struct td_batch {
 td_loader *td_loader_open_at(td_loader_options options, td_site at);
 
 /* Gives the next batch of the epoch. false: the epoch is over, or there was an error; ask
- * td_loader_status. After the end of an epoch the next call starts the next epoch. After an error,
- * ask td_loader_status before the next call; otherwise the next call is a fatal error. */
+ * td_loader_status. After the end of an epoch the next call starts the next epoch. A loop that was
+ * left in mid-epoch leaves the rest of the epoch to the next loop: call td_loader_seek(loader,
+ * epoch, 0) to begin an epoch from its first batch. After an error, ask td_loader_status before the
+ * next call; otherwise the next call is a fatal error. */
 bool td_loader_next(td_loader *loader, td_batch *batch);
 /* TD_OK, or the error that ended the epoch; td_loader_next has put its message into
  * td_last_error(). */
 td_status td_loader_status(const td_loader *loader);
 
-/* The number of batches of an epoch. */
+/* The number of batches of an epoch; 0 if the sampler gives no samples. */
 int64_t td_loader_batches(const td_loader *loader);
 
 /* To resume a run: makes the next td_loader_next return the given batch of the given epoch, both

@@ -52,14 +52,19 @@ static td_status check_options(const td_dataset *dataset, const td_loader_option
 static td_status plan_epoch(td_loader *loader, const td_loader_options *o)
 {
     loader->drawn = loader->sampler->count(loader->sampler, o->dataset->length);
-    int64_t size = o->batch_size > 0 ? o->batch_size : 1;
-    if (loader->drawn < 1 || (o->drop_last && loader->drawn < size)) {
-        return td_fail(TD_E_ARG,
-                       "loader: %lld samples give no batch of %lld%s: use a smaller batch size",
-                       (long long)loader->drawn, (long long)size,
-                       o->drop_last ? ", and drop_last leaves out what is not full" : "");
+    if (loader->drawn < 0) {
+        return td_fail_context((td_status)loader->drawn, "loader");
     }
-    size = size < loader->drawn ? size : loader->drawn;
+    int64_t size = o->batch_size > 0 ? o->batch_size : 1;
+    if (o->drop_last && loader->drawn > 0 && loader->drawn < size) {
+        return td_fail(TD_E_ARG,
+                       "loader: %lld samples give no batch of %lld, and drop_last leaves out what "
+                       "is not full: use a smaller batch size",
+                       (long long)loader->drawn, (long long)size);
+    }
+    if (size > loader->drawn && loader->drawn > 0) {
+        size = loader->drawn;
+    }
     int64_t samples = o->drop_last ? loader->drawn / size * size : loader->drawn;
     loader->plan = (td_batch_plan){
         .dataset = o->dataset,

@@ -9,7 +9,7 @@ typedef struct td_batch_plan {
     const td_dataset *dataset;
     int64_t batch_size;
     int64_t samples; /* of an epoch's batches */
-    int64_t batches; /* at least 1; all but the last are full */
+    int64_t batches; /* all but the last are full; 0: the sampler gives no samples */
     int workers;     /* 0: take assembles */
     int prefetch;    /* batches ahead per worker */
     td_device device;

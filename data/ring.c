@@ -242,7 +242,8 @@ td_batch_maker *td_ring_new(const td_batch_plan *plan)
     /* One batch is in the consumer's hands while the others are filled. */
     int64_t count = (int64_t)plan->workers * plan->prefetch + 1;
     r->base = (td_batch_maker){ .type = &ring_type, .plan = *plan };
-    r->count = (int)(count < plan->batches ? count : plan->batches);
+    int64_t batches = plan->batches > 0 ? plan->batches : 1;
+    r->count = (int)(count < batches ? count : batches);
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->work, NULL);
     pthread_cond_init(&r->done, NULL);

@@ -41,7 +41,8 @@ typedef struct td_distributed_options {
     bool shuffle;
     uint64_t seed;   /* equal on all ranks */
     bool drop_last;  /* drop the last samples instead of repeating the first ones */
-    bool no_padding; /* for evaluation: every sample once; ranks may differ by one sample */
+    bool no_padding; /* for evaluation: every sample once; ranks may differ by one sample, and a
+                        rank may have none */
 } td_distributed_options;
 /* td_distributed_sampler(...) gives each rank its share of the samples, as PyTorch's
  * DistributedSampler does, number by number. Each epoch permutes the samples with seed + epoch,
@@ -60,8 +61,10 @@ typedef struct td_evaluation {
  * and without gradients. The net gives logits [n, classes]. Afterwards each module is in the mode
  * in which it was before. Call td_evaluate outside of steps. On several ranks all ranks call it:
  * each rank runs the batches of its own loader with rank 0's running statistics, and all ranks get
- * the numbers of all samples. Give the loader td_distributed_sampler(.no_padding = true), so that
- * every sample counts once. If one rank fails, all ranks get a failure. */
+ * the numbers of all samples; a rank without samples takes part with none. td_evaluate always runs
+ * a whole epoch, from its first batch, even if some batches were read before. Give the loader
+ * td_distributed_sampler(.no_padding = true), so that every sample counts once. If one rank fails,
+ * all ranks get a failure. */
 td_evaluation td_evaluate_at(td_module *net, td_loader *loader, td_site at);
 
 /* ---- DistributedDataParallel ----

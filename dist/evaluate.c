@@ -1,4 +1,5 @@
 /* Small helpers of training loops on several ranks: evaluation, means, and printing on rank 0. */
+#include "data/inspect.h"
 #include "dist/comm/collectives.h"
 #include "dist/ddp/extra.h"
 #include "nn/internal.h"
@@ -28,6 +29,7 @@ static void run_batches(td_module *net, td_loader *loader, td_evaluation *sums, 
         sums->status = TD_E_NOMEM;
         return;
     }
+    td_loader_seek(loader, td_loader_epoch(loader), 0); /* somebody may have read a part of it */
     td_no_grad_begin();
     for (td_batch batch; td_loader_next(loader, &batch);) {
         td_step_begin();

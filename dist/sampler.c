@@ -24,6 +24,12 @@ static int64_t distributed_count(const td_sampler *sampler, int64_t length)
 {
     const td_distributed_options *o = &((const distributed_sampler *)sampler)->options;
     int64_t total = total_of(o, length), world = o->world_size;
+    if (o->drop_last && total == 0) {
+        return td_fail(TD_E_ARG,
+                       "td_distributed_sampler: %lld samples give none to each of %lld ranks, and "
+                       "drop_last drops the rest: use fewer ranks, or no drop_last",
+                       (long long)length, (long long)world);
+    }
     return total > o->rank ? (total - o->rank + world - 1) / world : 0;
 }
 

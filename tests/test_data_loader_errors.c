@@ -219,8 +219,18 @@ static void test_own_samplers(void **state)
         assert_int_equal(td_loader_status(loader), TD_E_ARG);
         td_loader_close(loader);
     }
-    assert_null(open_told(&t, 0, 0, 0));
-    assert_error_says("no batch", NULL);
+    assert_null(open_told(&t, TD_E_NOMEM, 0, 0));
+    assert_error_says("loader", NULL);
+    loader = open_told(&t, 0, 0, 0); /* a rank without samples */
+    assert_int_equal(td_loader_batches(loader), 0);
+    for (int epoch = 0; epoch < 2; epoch++) {
+        assert_false(td_loader_next(loader, &batch));
+        assert_int_equal(td_loader_status(loader), TD_OK);
+    }
+    td_loader_seek(loader, 5, 3);
+    assert_false(td_loader_next(loader, &batch));
+    assert_int_equal(td_loader_status(loader), TD_OK);
+    td_loader_close(loader);
 }
 
 int main(void)

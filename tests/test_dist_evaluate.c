@@ -146,6 +146,63 @@ static void test_ranks(void **state)
     procs_succeed(3, limit, run_pictures, NULL); /* 8, 8 and 7 samples */
 }
 
+/* Three ranks and two pictures: rank 2 has none, and takes part. */
+static int run_few(int rank, int size, void *arg)
+{
+    (void)arg;
+    procs_init(rank, size, 20.0);
+    td_module *net = td_ddp(small_net(0.25));
+    td_dataset *set = pictures();
+    td_dataset *few = td_dataset_head(set, 2);
+    for (int workers = 0; workers < 2; workers++) {
+        td_loader *loader = td_loader_open(few, .batch_size = 4, .workers = workers,
+                                           .sampler = td_distributed_sampler(.no_padding = true));
+        REQUIRE(loader != NULL && td_loader_batches(loader) == (rank < 2));
+        for (int again = 0; again < 2; again++) {
+            td_evaluation e = td_evaluate(net, loader);
+            REQUIRE(e.status == TD_OK && e.seen == 2 && isfinite(e.loss));
+        }
+        td_loader_close(loader);
+    }
+    td_sampler *part = td_distributed_sampler(.drop_last = true);
+    REQUIRE(td_loader_open(few, .sampler = part) == NULL);
+    REQUIRE(strstr(td_last_error(), "use fewer ranks") != NULL);
+    td_module_free(net);
+    td_dataset_free(few);
+    td_dataset_free(set);
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_a_rank_without_samples(void **state)
+{
+    (void)state;
+    procs_succeed(3, limit, run_few, NULL);
+}
+
+/* Somebody has read a part of the epoch: all samples are evaluated all the same. */
+static void test_after_a_look(void **state)
+{
+    (void)state;
+    td_module *net = small_net(0.25);
+    td_dataset *set = pictures();
+    for (int workers = 0; workers < 2; workers++) {
+        td_loader *loader = td_loader_open(set, .batch_size = 4, .workers = workers);
+        td_evaluation whole = td_evaluate(net, loader);
+        td_batch batch;
+        for (int read = 0; read < 3; read++) {
+            assert_true(td_loader_next(loader, &batch));
+        }
+        assert_true(same(td_evaluate(net, loader), whole));
+        td_loader_seek(loader, 3, 5);
+        assert_true(same(td_evaluate(net, loader), whole));
+        assert_true(same(td_evaluate(net, loader), whole));
+        td_loader_close(loader);
+    }
+    td_dataset_free(set);
+    td_module_free(net);
+}
+
 /* One of rank 1's samples cannot be read: both fail, and each says its part. */
 static int run_broken(int rank, int size, void *arg)
 {
@@ -236,6 +293,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_a_rank_without_samples),
+        cmocka_unit_test(test_after_a_look),
         cmocka_unit_test(test_a_rank_fails),
         cmocka_unit_test(test_a_rank_without_memory),
         cmocka_unit_test(test_printing),

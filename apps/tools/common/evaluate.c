@@ -45,7 +45,7 @@ static td_status run_round(train_run *r, int64_t at, evaluation *sums)
 {
     td_batch batch;
     TD_TRY(ask_to_stop(r, sums));
-    if (sums->stopped || r->test_loader == NULL || at >= td_loader_batches(r->test_loader)) {
+    if (sums->stopped || at >= td_loader_batches(r->test_loader)) {
         return TD_OK;
     }
     if (!td_loader_next(r->test_loader, &batch)) {
@@ -70,11 +70,10 @@ static td_status run(train_run *r, int64_t rounds, evaluation *sums)
     return status;
 }
 
-/* Opens this rank's part, no sample twice, or the numbers would be wrong. There is none where there
- * are fewer samples than ranks. */
+/* Opens this rank's part, no sample twice, or the numbers would be wrong. */
 static td_status open_part(train_run *r, int64_t batch_size)
 {
-    if (r->test_loader != NULL || r->test->length <= td_dist_rank()) {
+    if (r->test_loader != NULL) {
         return TD_OK;
     }
     /* A loader draws from its generator even when it does not shuffle. */
@@ -91,7 +90,7 @@ static td_status open_part(train_run *r, int64_t batch_size)
 static void close_part(train_run *r, bool whole)
 {
     td_batch none;
-    bool ended = r->test_loader != NULL && whole && !td_loader_next(r->test_loader, &none);
+    bool ended = whole && !td_loader_next(r->test_loader, &none);
     if (!ended || !td_loader_is_resident(r->test_loader)) {
         td_loader_close(r->test_loader);
         r->test_loader = NULL;
