@@ -275,6 +275,14 @@ td_status td_loader_status(const td_loader *loader);
 /* The number of batches of an epoch; 0 if the sampler gives no samples. */
 int64_t td_loader_batches(const td_loader *loader);
 
+/* For gradient accumulation: the share of a batch's samples (batch: td_batch.index) in all samples
+ * of its group, if each `group` batches of an epoch make one step of the optimizer; the last group
+ * has the batches that are left. Backward of each loss times its share adds up to the gradient of
+ * the mean over all samples of the group:
+ *     td_backward(td_mul_scalar(loss, td_loader_share(loader, batch.index, 4)));
+ * With equal batches the share is 1/group. */
+double td_loader_share(const td_loader *loader, int64_t batch, int64_t group);
+
 /* To resume a run: makes the next td_loader_next return the given batch of the given epoch, both
  * counted from 0. The batches before it are not assembled, and those that were assembled ahead are
  * dropped. If the epoch has no such batch, it is over. */

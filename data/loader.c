@@ -275,6 +275,20 @@ int64_t td_loader_batches(const td_loader *loader)
     return loader->plan.batches;
 }
 
+double td_loader_share(const td_loader *loader, int64_t batch, int64_t group)
+{
+    const td_batch_plan *plan = &loader->plan;
+    TD_REQUIRE(batch >= 0 && batch < plan->batches && group > 0, TD_HERE,
+               "td_loader_share: batch %lld of %lld, in groups of %lld", (long long)batch,
+               (long long)plan->batches, (long long)group);
+    int64_t first = batch - batch % group;
+    int64_t left = plan->batches - first, samples = 0;
+    for (int64_t i = 0; i < group && i < left; i++) {
+        samples += td_batch_samples(plan, first + i);
+    }
+    return (double)td_batch_samples(plan, batch) / (double)samples;
+}
+
 int64_t td_loader_samples(const td_loader *loader)
 {
     return loader->plan.samples;

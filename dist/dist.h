@@ -208,7 +208,9 @@ td_module *td_ddp_at(td_ddp_options options, td_site at);
 bool td_is_ddp(const td_module *m); /* whether m went through td_ddp */
 
 /* For gradient accumulation: between begin and end, backward adds to this rank's gradients and
- * sends nothing. The first backward after td_ddp_no_sync_end reduces the accumulated gradients. */
+ * sends nothing. The first backward after td_ddp_no_sync_end reduces the accumulated gradients. The
+ * gradients of several backwards add up: multiply each loss by td_loader_share, so that the sum is
+ * the gradient of the mean over all samples, also if the last batch is small. */
 void td_ddp_no_sync_begin(td_module *net);
 void td_ddp_no_sync_end(td_module *net);
 

@@ -147,6 +147,10 @@ static void test_accumulated_batches_are_one(void **state)
     run((train_recipe){ 0 }, 6, &small);
     assert_true(weights_distance(&pieces, &large) < 1e-5);
     assert_true(weights_distance(&small, &large) > 0.05);
+    /* 14 batches, the last one of 5 samples: it counts by its samples. */
+    run((train_recipe){ 0 }, 28, &large);
+    run((train_recipe){ .accumulate = 4 }, 7, &pieces);
+    assert_true(weights_distance(&pieces, &large) < 1e-5);
     /* 16 batches in groups of 5: the last group of an epoch has one, and counts as much as others.
      */
     run((train_recipe){ .accumulate = 5, .ema_decay = 0.5 }, 6, &pieces);

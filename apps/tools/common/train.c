@@ -101,7 +101,7 @@ int64_t train_group_size(const train_run *r)
 
 /* The batches that make one step of the optimizer together, and where one of them stands. */
 typedef struct train_group {
-    int64_t size;
+    double share; /* of the group's samples in this batch */
     bool first, last;
 } train_group;
 
@@ -110,7 +110,7 @@ static train_group group_of(const train_run *r, int64_t batch)
     int64_t most = train_group_size(r), at = batch % most;
     int64_t left = td_loader_batches(r->loader) - (batch - at);
     int64_t size = most < left ? most : left;
-    return (train_group){ size, at == 0, at == size - 1 };
+    return (train_group){ td_loader_share(r->loader, batch, most), at == 0, at == size - 1 };
 }
 
 /* Batches of the epoch that have been trained on: the results of some may be unread. */
@@ -125,10 +125,10 @@ static bool between_groups(const train_run *r)
     return batches_asked(r) % train_group_size(r) == 0;
 }
 
-/* The part of the group's mean loss. */
+/* The part of the group's mean loss, in which all samples count alike. */
 static td_tensor *part_of(td_tensor *loss, train_group group)
 {
-    return group.size > 1 ? td_mul_scalar(loss, 1.0 / (double)group.size) : loss;
+    return group.share < 1 ? td_mul_scalar(loss, group.share) : loss;
 }
 
 /* After gradients beyond f16 the step is skipped: here, or in a captured step by the device. */
@@ -272,11 +272,12 @@ static td_status take_results(train_run *r)
     return after_step(r, results[LOSS]);
 }
 
-/* What a batch's step depends on. The last group of an epoch may have another size, always the same
- * one. */
+/* What a batch's step depends on. The last group of an epoch may have fewer samples, always the
+ * same number. */
 static int kind_of(const train_run *r, train_group group)
 {
-    return group.first + 2 * group.last + 4 * (group.size < train_group_size(r));
+    bool usual = group.share == 1.0 / (double)train_group_size(r);
+    return group.first + 2 * group.last + 4 * !usual;
 }
 
 /* With --graph what comes after a step comes some steps later, except where the weights of just

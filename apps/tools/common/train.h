@@ -74,8 +74,8 @@ void train_epoch_begin(train_state *state, int64_t epoch);
 
 /* How a step learns, where that is more than the articles' plain step. Zero: as there. */
 typedef struct train_recipe {
-    int64_t accumulate;     /* batches whose mean gradient makes one step of the optimizer; 0: 1.
-                               The last step of an epoch has those that are left */
+    int64_t accumulate;     /* batches whose mean gradient, over their samples, makes one step of
+                               the optimizer; 0: 1. The last step of an epoch has the rest */
     double label_smoothing; /* of the cross-entropy */
     double clip_grad_norm;  /* gradients are shortened to this norm; 0: not */
     int64_t top_k;          /* the second accuracy; 0: not counted */
