@@ -100,23 +100,34 @@ static uint64_t combine_integer(uint64_t x, uint64_t y, td_reduction op)
     }
 }
 
-/* One element reduced over `size` ranks, in their order: in[r] at index i, to out at index i. */
+/* Element i of ranks [begin, end) reduced, in the tree that splits a range at its middle. */
+static double tree_double(void *const *in, int begin, int end, int64_t i, double scale,
+                          td_reduction op)
+{
+    int middle = begin + (end - begin) / 2;
+    return end - begin == 1 ? ((double *)in[begin])[i] * scale
+                            : combine_double(tree_double(in, begin, middle, i, scale, op),
+                                             tree_double(in, middle, end, i, scale, op), op);
+}
+
+static float tree_float(void *const *in, int begin, int end, int64_t i, td_dtype dtype, float scale,
+                        td_reduction op)
+{
+    int middle = begin + (end - begin) / 2;
+    return end - begin == 1 ? load_float(in[begin], dtype, i) * scale
+                            : combine_float(tree_float(in, begin, middle, i, dtype, scale, op),
+                                            tree_float(in, middle, end, i, dtype, scale, op), op);
+}
+
+/* One element reduced over `size` ranks: in[r] at index i, to out at index i. */
 static void reduce_element(void *out, void *const *in, int size, int64_t i, td_dtype dtype,
                            td_reduction op)
 {
+    double scale = op == TD_AVERAGE ? 1.0 / size : 1;
     if (dtype == TD_F64) {
-        double scale = op == TD_AVERAGE ? 1.0 / size : 1;
-        double sum = ((double *)in[0])[i] * scale;
-        for (int r = 1; r < size; r++) {
-            sum = combine_double(sum, ((double *)in[r])[i] * scale, op);
-        }
-        ((double *)out)[i] = sum;
+        ((double *)out)[i] = tree_double(in, 0, size, i, scale, op);
     } else if (td_is_float(dtype)) {
-        float scale = (float)(op == TD_AVERAGE ? 1.0 / size : 1);
-        float sum = load_float(in[0], dtype, i) * scale;
-        for (int r = 1; r < size; r++) {
-            sum = combine_float(sum, load_float(in[r], dtype, i) * scale, op);
-        }
+        float sum = tree_float(in, 0, size, i, dtype, (float)scale, op);
         if (dtype == TD_F32) {
             ((float *)out)[i] = sum;
         } else {

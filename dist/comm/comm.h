@@ -67,8 +67,9 @@ int td_dist_local_world_size(void); /* the number of ranks on this host */
  * All ranks call the same collectives of a group in the same order. Every collective of CPU memory
  * checks that sequence number, operation, dtype and size agree; NCCL's collectives do not.
  *
- * Sums of floats are taken in rank order: all ranks get the same bits, in every run. Denormal
- * numbers count as zero, as in all kernels.
+ * Sums of floats are taken in a fixed tree over the ranks (a range of ranks is split at its
+ * middle): all ranks get the same bits, in every run. Denormal numbers count as zero, as in all
+ * kernels.
  *
  * With work == NULL a collective blocks. Otherwise the collective is queued and runs on the group's
  * communication thread, and you pass *work to td_work_wait exactly once. If the call fails, *work

@@ -1,3 +1,4 @@
+/* Reductions over the ranks' arrays, by one fixed tree. */
 #include "dist/comm/engines/reduce_math.h"
 
 #include "dist/comm/watchdog.h"
@@ -70,27 +71,42 @@ static inline const char *at(const void *array, int64_t index, size_t size)
     return (const char *)array + (size_t)index * size;
 }
 
-/* Reduces one piece (from element `first` on) of n inputs into sum. */
-static void reduce_piece(loop_fn loop, void *sum, const void *const *in, int n, int64_t first,
-                         int64_t count, size_t size, double scale)
-{
-    loop(sum, at(in[0], first, size), at(in[1], first, size), count, scale, scale);
-    for (int r = 2; r < n; r++) {
-        loop(sum, sum, at(in[r], first, size), count, 1.0, scale);
-    }
-}
+/* The fold of one piece of the arrays: `count` elements from `first` on. */
+typedef struct fold {
+    const math *m;
+    loop_fn loop;
+    const void *const *in;
+    int half;    /* which of the 16-bit types, which are computed in f32; otherwise -1 */
+    size_t size; /* of an element of the arrays */
+    int64_t first, count;
+    double scale; /* of a term, for TD_AVERAGE */
+} fold;
 
-/* The same for bf16 and f16; sum is f32. */
-static void reduce_half_piece(const math *m, loop_fn loop, int half, float *sum,
-                              const void *const *in, int n, int64_t first, int64_t count,
-                              double scale)
+enum { MOST_LEVELS = 18 }; /* of the tree of 65,536 ranks, and one for the terms */
+
+/* A value of the tree, and the factor that it still needs. */
+typedef struct folded {
+    const void *values;
+    double scale;
+} folded;
+
+/* Folds the terms [begin, end): each half by itself, then both. rows: memory for the result and for
+ * what is folded on the way. */
+static folded fold_terms(const fold *f, int begin, int end, char (*rows)[PIECE_BYTES])
 {
-    float term[PIECE_BYTES / sizeof(float)];
-    m->load[half](sum, at(in[0], first, 2), count);
-    for (int r = 1; r < n; r++) {
-        m->load[half](term, at(in[r], first, 2), count);
-        loop(sum, sum, term, count, r == 1 ? scale : 1.0, scale);
+    if (end - begin == 1) {
+        const void *term = at(f->in[begin], f->first, f->size);
+        if (f->half >= 0) {
+            f->m->load[f->half]((float *)(void *)rows[0], term, f->count);
+            term = rows[0];
+        }
+        return (folded){ term, f->scale };
     }
+    int middle = begin + (end - begin) / 2;
+    folded left = fold_terms(f, begin, middle, rows);
+    folded right = fold_terms(f, middle, end, rows + 1);
+    f->loop(rows[0], left.values, right.values, f->count, left.scale, right.scale);
+    return (folded){ rows[0], 1.0 };
 }
 
 void td_reduce_arrays(void *const *out, int outs, const void *const *in, int n, int64_t count,
@@ -110,17 +126,22 @@ void td_reduce_arrays(void *const *out, int outs, const void *const *in, int n, 
     TD_REQUIRE(loop != NULL, TD_NOWHERE, "there is no %s of %s: averages are for floats",
                td_reduction_name(op), td_dtype_name(dtype));
     const int64_t piece = PIECE_BYTES / (int64_t)(is_half ? sizeof(float) : size);
-    alignas(64) char sum[PIECE_BYTES];
+    alignas(64) char rows[MOST_LEVELS][PIECE_BYTES];
     alignas(64) char rounded[PIECE_BYTES / 2];
     for (int64_t first = 0; first < count; first += piece) {
         int64_t here = count - first < piece ? count - first : piece;
-        const char *result = sum;
+        const fold f = { .m = &m,
+                         .loop = loop,
+                         .in = in,
+                         .half = is_half ? half : -1,
+                         .size = size,
+                         .first = first,
+                         .count = here,
+                         .scale = 1.0 / n };
+        const void *result = fold_terms(&f, 0, n, rows).values;
         if (is_half) {
-            reduce_half_piece(&m, loop, half, (float *)(void *)sum, in, n, first, here, 1.0 / n);
-            m.store[half](rounded, (const float *)(const void *)sum, here);
+            m.store[half](rounded, result, here);
             result = rounded;
-        } else {
-            reduce_piece(loop, sum, in, n, first, here, size, 1.0 / n);
         }
         for (int k = 0; k < outs; k++) {
             memcpy((char *)out[k] + (size_t)first * size, result, (size_t)here * size);

@@ -1,5 +1,5 @@
-/* The gloo and mpi engines: reductions. The rank that needs a sum computes it, in rank order, so
- * the bits are those of the shm engine.
+/* The gloo and mpi engines: reductions. The rank that needs a sum computes it, in the tree of
+ * reduce_math.h, so the bits are those of the shm engine.
  *
  * A large all-reduce cuts the array into one slice per rank. Each rank sums its slice and sends the
  * result to all ranks. Slices are exchanged piece by piece, so that the network carries the next
@@ -76,7 +76,7 @@ static td_status take_scratch(td_p2p_job *j, int64_t count)
 
 /* ---- reductions ---- */
 
-/* out = the sum in rank order of `own` and of the other ranks' rows from element `at` on. */
+/* out = the sum of `own` and of the other ranks' rows from element `at` on. */
 static void sum_up(const td_p2p_job *j, const void **terms, const char *own, int64_t at, void *out,
                    int64_t count)
 {
