@@ -69,19 +69,22 @@ CUDA_CU  := $(if $(filter tensor,$(ROOMS)),$(call sources,tensor/cuda,*.cu))
 # Programs: the lessons in apps/, the tools in apps/tools/, whose folders have what they share.
 COMMON   := $(sort $(wildcard apps/tools/*/*.c))
 APP_SRC  := $(sort $(wildcard apps/*.c apps/tools/*.c))
-TEST_SRC := $(sort $(wildcard tests/test_*.c))
-LONG_SRC := $(sort $(wildcard tests/long_*.c))
-FUZZ_SRC := $(sort $(wildcard tests/fuzz_*.c))
+# Tests, wherever in tests/ they lie. Their programs are build/VARIANT/tests/NAME.
+TEST_SRC := $(call sources,tests,test_*.c)
+LONG_SRC := $(call sources,tests,long_*.c)
+FUZZ_SRC := $(call sources,tests,fuzz_*.c)
 # Programs that tests start.
-WORKER_SRC := $(sort $(wildcard tests/worker_*.c))
-HELP_SRC := $(filter-out $(TEST_SRC) $(LONG_SRC) $(FUZZ_SRC) $(WORKER_SRC),$(sort $(wildcard tests/*.c))) \
-            tests/gpu/convs.c
+WORKER_SRC := $(call sources,tests,worker_*.c)
+HELP_SRC := $(filter-out $(TEST_SRC) $(LONG_SRC) $(FUZZ_SRC) $(WORKER_SRC) \
+              tests/emulate/% tests/count/% tests/gpu/check%,$(call sources,tests,*.c))
+TEST_SCRIPTS := $(call sources,tests,test_*.sh)
 BENCH_SRC := $(sort $(wildcard bench/bench_*.c))
 
 # nvcc's objects are the same for all compilers and sanitizers.
 CU_B     := $(if $(EMULATE),$(B),build/nvcc$(if $(KIT),-kit))
 objects   = $(patsubst %.cu,$(CU_B)/%.cu.o,$(patsubst %.cc,$(B)/%.cc.o,$(patsubst %.c,$(B)/%.o,$(1))))
 programs  = $(patsubst %.c,$(B)/%,$(1))
+tests_of  = $(patsubst %.c,$(B)/tests/%,$(notdir $(1)))
 LIB      := $(B)/libtandem.a
 # The shared library, of builds that are for use. A new minor version may change the interface of binaries.
 ABI      := $(basename $(VERSION))
@@ -92,17 +95,17 @@ APP_NAMES := $(addprefix apps/,$(basename $(notdir $(APP_SRC) $(APP_SH))))
 APPS     := $(addprefix $(B)/,$(APP_NAMES))
 SCRIPTS  := $(APP_SH:apps/tools/%.sh=$(B)/apps/%)
 picked    = $(if $(TESTS),$(strip $(foreach p,$(TESTS),$(findstring $(p),$(notdir $(1))))),all)
-TEST_BIN := $(foreach t,$(call programs,$(TEST_SRC)),$(if $(call picked,$(t)),$(t)))
-TEST_SH  := $(foreach t,$(sort $(wildcard tests/test_*.sh)),$(if $(call picked,$(t)),$(t)))
-$(foreach p,$(TESTS),$(if $(findstring $(p),$(notdir $(call programs,$(TEST_SRC)) $(wildcard tests/test_*.sh))),,\
+TEST_BIN := $(foreach t,$(call tests_of,$(TEST_SRC)),$(if $(call picked,$(t)),$(t)))
+TEST_SH  := $(foreach t,$(TEST_SCRIPTS),$(if $(call picked,$(t)),$(t)))
+$(foreach p,$(TESTS),$(if $(findstring $(p),$(notdir $(TEST_SRC:.c=) $(TEST_SCRIPTS))),,\
     $(error TESTS: no test has '$(p)' in its name)))
 # The test programs that chosen scripts start. A script names them whole, or by a beginning that ends in _.
 NAMES    := $(if $(TESTS),$(if $(TEST_SH),$(shell grep -oh 'test_[a-z0-9_]*' $(TEST_SH))))
-STARTED  := $(filter $(addprefix $(B)/tests/,$(NAMES:%_=%_%)),$(call programs,$(TEST_SRC)))
-LONG     := $(call programs,$(LONG_SRC))
-LONG_SH  := $(sort $(wildcard tests/long_*.sh))
+STARTED  := $(filter $(addprefix $(B)/tests/,$(NAMES:%_=%_%)),$(call tests_of,$(TEST_SRC)))
+LONG     := $(call tests_of,$(LONG_SRC))
+LONG_SH  := $(call sources,tests,long_*.sh)
 BENCHES  := $(call programs,$(BENCH_SRC))
-FUZZERS  := $(patsubst tests/%.c,build/fuzz/%,$(FUZZ_SRC))
+FUZZERS  := $(patsubst %.c,build/fuzz/%,$(notdir $(FUZZ_SRC)))
 
 # ---- what the machine has ----
 
@@ -212,8 +215,8 @@ endif
 $(B)/tensor/cuda/%.o: ALL_CFLAGS += $(CUDA_CFLAGS)
 $(B)/tensor/backend.o: ALL_CFLAGS += $(CUDA_FLAGS)
 $(B)/dist/comm/engines/nccl/load.o: ALL_CFLAGS += $(CUDA_FLAGS)
-$(B)/tests/test_cuda_memory.o $(B)/tests/test_cuda_shard.o: ALL_CFLAGS += $(CUDA_FLAGS)
-$(B)/tests/test_dist_nccl_api.o $(B)/tests/test_cuda_plans.o $(B)/tests/test_cuda_launches.o: ALL_CFLAGS += $(CUDA_FLAGS) $(CUDA_CFLAGS)
+$(B)/tests/cuda/test_cuda_memory.o $(B)/tests/cuda/test_cuda_shard.o: ALL_CFLAGS += $(CUDA_FLAGS)
+$(B)/tests/comm/test_dist_nccl_api.o $(B)/tests/cuda/test_cuda_plans.o $(B)/tests/cuda/test_cuda_launches.o: ALL_CFLAGS += $(CUDA_FLAGS) $(CUDA_CFLAGS)
 CU_FLAGS := $(CU_B)/flags$(if $(EMULATE),.cu)
 # Not before it is known which compiler that is: a new variant's first reading of this file would
 # have every kernel compiled again.
@@ -227,7 +230,7 @@ $(CU_B)/%.cu.o: %.cu $(CU_FLAGS)
 ifneq ($(EMULATE),)
 $(B)/tensor/cpu/%.o: ALL_CFLAGS += $(CPU_FLAGS)
 $(B)/tensor/cpu/isa.o: ALL_CFLAGS += -DTD_EMULATED=1
-$(B)/tests/test_cpu_emulated.o: ALL_CFLAGS += -DTD_EMULATED=1
+$(B)/tests/tensor/test_cpu_emulated.o: ALL_CFLAGS += -DTD_EMULATED=1
 $(B)/tests/emulate/%.o: ALL_CFLAGS += $(CUDA_CFLAGS)
 $(B)/%.cc.o: %.cc $(FLAGS)
 	@mkdir -p $(@D)
@@ -269,7 +272,9 @@ $(SCRIPTS): $(B)/apps/%: apps/tools/%.sh
 	@mkdir -p $(@D)
 	$(call say,COPY,$@)install -m 755 $< $@
 
-$(call programs,$(TEST_SRC) $(LONG_SRC) $(WORKER_SRC)): %: %.o $(B)/tests/libhelp.a $(call objects,$(COMMON)) $(LIB)
+TEST_PROGRAMS := $(TEST_SRC) $(LONG_SRC) $(WORKER_SRC)
+$(foreach s,$(TEST_PROGRAMS),$(eval $(call tests_of,$(s)): $(call objects,$(s))))
+$(call tests_of,$(TEST_PROGRAMS)): $(B)/tests/libhelp.a $(call objects,$(COMMON)) $(LIB)
 	$(link) $(TD_TEST_LIBS) $(ALL_LIBS)
 
 # Counts the launches of training steps: a stand-in comes before CUDA's runtime, of which nothing is linked then.
@@ -285,7 +290,7 @@ $(BENCHES): %: %.o $(LIB)
 
 # The program of make gpu-check.
 GPU_CHECK     := $(B)/tests/gpu/check
-GPU_CHECK_OBJ := $(call objects,$(sort $(wildcard tests/gpu/check*.c)) tests/ops_cases.c tests/train_job.c)
+GPU_CHECK_OBJ := $(call objects,$(sort $(wildcard tests/gpu/check*.c)) tests/autograd/ops_cases.c tests/nn/train_job.c)
 $(GPU_CHECK_OBJ): ALL_CFLAGS += $(CUDA_FLAGS) $(CUDA_CFLAGS)
 $(GPU_CHECK): $(GPU_CHECK_OBJ) $(LIB)
 	$(link) $(ALL_LIBS)
@@ -326,7 +331,7 @@ needs-tests: needs-core
 run: all ## the main job: ResNet-18 on CIFAR-10 (fetched on the first run); ARGS="--epochs 1"
 	apps/cifar_resnet18 --download $(ARGS)
 
-tests: needs-tests lib $(APPS) $(TEST_BIN) $(STARTED) $(call programs,$(WORKER_SRC)) $(if $(EMULATE)$(TD_NVCC),$(GPU_CHECK))
+tests: needs-tests lib $(APPS) $(TEST_BIN) $(STARTED) $(call tests_of,$(WORKER_SRC)) $(if $(EMULATE)$(TD_NVCC),$(GPU_CHECK))
 test: tests ## all tests; TESTS="data step": those with such names; SANITIZE=..., CC=clang
 	@BUILD=$(B) SANITIZE=$(SANITIZE) NAMED="$(TESTS)" tests/run.sh $(TEST_BIN) $(TEST_SH)
 
@@ -414,7 +419,8 @@ build/fuzz/libtandem.a: $(FUZZ_LIB)
 	$(call say,AR,$@)rm -f $@; $(AR) rcs $@ $^
 build/fuzz/libcommon.a: $(COMMON:%.c=build/fuzz/%.o)
 	$(call say,AR,$@)rm -f $@; $(AR) rcs $@ $^
-$(FUZZERS): build/fuzz/fuzz_%: build/fuzz/tests/fuzz_%.o build/fuzz/libcommon.a build/fuzz/libtandem.a
+$(foreach s,$(FUZZ_SRC),$(eval build/fuzz/$(basename $(notdir $(s))): $(s:%.c=build/fuzz/%.o)))
+$(FUZZERS): build/fuzz/libcommon.a build/fuzz/libtandem.a
 	$(call say,LINK,$@)clang $(FUZZ_FLAGS) -fsanitize=fuzzer -o $@ $^ $(ALL_LIBS)
 -include $(wildcard $(FUZZ_LIB:.o=.d) $(COMMON:%.c=build/fuzz/%.d))
 fuzzers: $(FUZZERS)
@@ -422,7 +428,7 @@ fuzz: fuzzers ## the parsers against invented input; FUZZ_SECONDS=60 for picture
 	@scripts/fuzz.sh $(FUZZ_SECONDS) $(FUZZERS)
 
 fuzz-torch: $(B)/tests/worker_programs ## random programs in tandem and in PyTorch (TANDEM_PYTHON has torch); FUZZ_SECONDS=60
-	@$(or $(TANDEM_PYTHON),$(TD_PYTHON_TORCH),python3) tests/fuzz_torch.py $< $(FUZZ_SECONDS)
+	@$(or $(TANDEM_PYTHON),$(TD_PYTHON_TORCH),python3) tests/fuzz/fuzz_torch.py $< $(FUZZ_SECONDS)
 
 clean: ## removes build/ and the apps' links
 	rm -rf build $(APP_NAMES)

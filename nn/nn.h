@@ -24,7 +24,7 @@ typedef struct td_module td_module;
  * released when its forward ends, as far as backward does not need it. */
 td_tensor *td_forward_at(td_module *m, td_tensor *x, td_site at);
 /* The same for a module of two inputs. To write such a module, set forward2 instead of forward in
- * its type (nn/module.h); tests/test_nn_two_inputs.c has an example. */
+ * its type (nn/module.h); tests/nn/test_nn_two_inputs.c has an example. */
 td_tensor *td_forward2_at(td_module *m, td_tensor *a, td_tensor *b, td_site at);
 
 /* Frees a module and all below. Free its optimizers and its td_ema first; otherwise the program

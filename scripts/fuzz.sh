@@ -32,5 +32,5 @@ fi
 
 seconds=$1
 shift
-[ $# -gt 0 ] || { echo 'fuzz: no targets (tests/fuzz_*.c)'; exit 0; }
+[ $# -gt 0 ] || { echo 'fuzz: no targets (tests/fuzz/)'; exit 0; }
 printf '%s\n' "$@" | xargs -P "$(nproc)" -n 1 "$0" one "$seconds"

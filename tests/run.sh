@@ -80,7 +80,7 @@ is_left_out() {
 
 waits() { # waits TEST
     local source=$1
-    [[ $1 == *.sh ]] || source=tests/$(basename "$1").c
+    [[ $1 == *.sh ]] || source=$(find tests -name "$(basename "$1").c")
     grep -qE '^(#|//) run: waits$' "$source" 2>/dev/null
 }
 

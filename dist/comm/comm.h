@@ -9,7 +9,7 @@
  * is broken: every later call fails at once with the first cause. To recover, start the program
  * again from a checkpoint (tdrun does), or call td_dist_destroy and then td_dist_init with a new
  * rank and world_size in all ranks that are left (not under td_spawn and tdrun, which end them).
- * tests/test_dist_faults.c holds these promises.
+ * tests/comm/test_dist_faults.c holds these promises.
  *
  * More functions: dist/comm/collectives.h (groups of some ranks, gather, ...), dist/comm/mesh.h,
  * dist/comm/store.h. */

@@ -122,7 +122,7 @@ typedef struct td_engine_type {
 extern const td_engine_type td_shm_engine;
 
 /* "shm", "gloo", "mpi". A new engine is a folder in engines/, a declaration above, a branch in
- * registry.c, and its name in the message that tests/test_dist_group.c expects. NULL with
+ * registry.c, and its name in the message that tests/comm/test_dist_group.c expects. NULL with
  * td_last_error(): what to install, or which names there are. */
 const td_engine_type *td_engine_find(const char *name);
 

@@ -14,9 +14,9 @@ bool check_info(td_device device, const char *description_path);
 /* What the GPU can do at most: copying in its memory, matrix products of n x n. */
 bool check_ceilings(td_device device, int64_t n);
 
-/* Every case of tests/ops_cases.def, and odd shapes of products: value and gradients against the
- * CPU in f64, in a precision. Results are written into memory that is full of NaN. named: of the
- * operations of these names alone, with commas; NULL: of all. */
+/* Every case of tests/autograd/ops_cases.def, and odd shapes of products: value and gradients
+ * against the CPU in f64, in a precision. Results are written into memory that is full of NaN.
+ * named: of the operations of these names alone, with commas; NULL: of all. */
 bool check_ops(td_device device, td_precision precision, const char *named);
 
 /* Optimizers and dropout against the CPU's, bit for bit. */

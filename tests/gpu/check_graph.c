@@ -1,5 +1,5 @@
 #include "tests/gpu/check.h"
-#include "tests/train_job.h"
+#include "tests/nn/train_job.h"
 #include "nn/extra/scaler.h"
 
 #include <inttypes.h>

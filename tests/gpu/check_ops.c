@@ -1,5 +1,5 @@
 #include "tests/gpu/check.h"
-#include "tests/ops_cases.h"
+#include "tests/autograd/ops_cases.h"
 #include "autograd/tape.h"
 #include "tensor/extend.h"
 

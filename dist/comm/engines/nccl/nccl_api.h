@@ -1,7 +1,7 @@
 /* NCCL's functions as far as they are used, loaded when the first GPU collective asks for them. The
  * declarations repeat NCCL's stable binary interface (nccl.h, 2.18 and later), so that every build
- * has the engine, with or without that header. Where it is, tests/test_dist_nccl_api.c compares
- * them. */
+ * has the engine, with or without that header. Where it is, tests/comm/test_dist_nccl_api.c
+ * compares them. */
 #ifndef TD_DIST_NCCL_API_H
 #define TD_DIST_NCCL_API_H
 

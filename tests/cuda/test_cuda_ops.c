@@ -1,0 +1,198 @@
+/* Every operation on a GPU, real or emulated: values and gradients of the table of operations, in
+ * f32, against the CPU's in f64; and everything twice, with the same bits. */
+#include "tensor/kernels.h"
+#include "tests/help/expect_fatal.h"
+#include "tests/autograd/ops_cases.h"
+#include "tests/cuda/needs_gpu.h"
+#include "autograd/tape.h"
+#include "tensor/extend.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const double BOUND = 1e-5; /* relative L2 */
+
+typedef struct outcome {
+    int64_t count[OPS_MAX_INPUTS + 1];
+    double *values[OPS_MAX_INPUTS + 1]; /* the value and each gradient */
+} outcome;
+
+static void keep(outcome *o, int i, const td_tensor *t)
+{
+    o->count[i] = td_numel(t);
+    o->values[i] = malloc(((size_t)o->count[i] + 1) * sizeof(double));
+    assert_non_null(o->values[i]);
+    td_read(t, o->values[i], TD_F64);
+}
+
+/* The gradient that goes into backward: the same values for every run. */
+static td_tensor *new_gradient(const td_tensor *y)
+{
+    int64_t n = td_numel(y);
+    td_tensor *dy = td_new(td_shape_of(y), y->dtype, td_device_of(y));
+    double *values = malloc(((size_t)n + 1) * sizeof *values);
+    assert_true(dy != NULL && values != NULL);
+    uint64_t random = 7;
+    for (int64_t i = 0; i < n; i++) {
+        values[i] = test_uniform(&random);
+    }
+    td_write(dy, values, TD_F64);
+    free(values);
+    return dy;
+}
+
+static outcome run(const ops_case *c, td_dtype dtype, td_device device)
+{
+    outcome o = { .count = { 0 } };
+    td_tensor *inputs[OPS_MAX_INPUTS];
+    int count = ops_case_inputs_on(c, dtype, device, inputs);
+    td_step_begin();
+    td_tensor *y = c->fn(inputs, NULL);
+    assert_true(td_same_device(td_device_of(y), device));
+    keep(&o, 0, y);
+    td_tensor *dy = new_gradient(y);
+    td_backward(y, .gradient = dy);
+    for (int i = 0; i < count; i++) {
+        if (td_is_leaf(inputs[i])) {
+            keep(&o, 1 + i, td_grad(inputs[i]));
+        }
+    }
+    td_step_end();
+    td_free(dy);
+    ops_case_free(inputs, count);
+    return o;
+}
+
+static void free_outcome(outcome *o)
+{
+    for (int k = 0; k <= OPS_MAX_INPUTS; k++) {
+        free(o->values[k]);
+    }
+}
+
+static const char *name_of(int k)
+{
+    return k == 0 ? "the value" : "a gradient";
+}
+
+static void test_case(void **state)
+{
+    const ops_case *c = *state;
+    NEEDS_GPU(0);
+    const td_device device = TD_CUDA;
+    outcome wide = run(c, TD_F64, TD_CPU), here = run(c, TD_F32, device);
+    outcome again = run(c, TD_F32, device);
+    for (int k = 0; k <= OPS_MAX_INPUTS; k++) {
+        int64_t n = wide.count[k];
+        assert_int_equal(here.count[k], n);
+        double error = relative_l2(here.values[k], wide.values[k], n);
+        if (!(error <= BOUND)) {
+            fail_msg("%s: %s (%d) is off by %.2e, more than %.0e", c->name, name_of(k), k, error,
+                     BOUND);
+        }
+        if (n > 0 && memcmp(here.values[k], again.values[k], (size_t)n * sizeof(double)) != 0) {
+            fail_msg("%s: %s (%d) has other bits the second time", c->name, name_of(k), k);
+        }
+    }
+    free_outcome(&wide);
+    free_outcome(&here);
+    free_outcome(&again);
+}
+
+static void test_operands_must_be_together(void **state)
+{
+    NEEDS_GPU(0);
+    const td_device device = TD_CUDA;
+    td_tensor *a = td_zeros(TD_SHAPE(2), TD_F32, TD_CPU),
+              *b = td_zeros(TD_SHAPE(2), TD_F32, device);
+    td_step_begin();
+    expect_fatal("add: f32[2] cpu:0 and f32[2] cuda:0 lie on different devices", td_add(a, b));
+    td_step_abandon();
+    td_free(a);
+    td_free(b);
+}
+
+/* A part of a larger tensor, which begins `offset` elements behind a multiple of 16 bytes; small
+ * whole numbers. */
+static td_tensor *part_of(td_tensor **whole, int64_t offset, td_shape shape, const int64_t *stride,
+                          td_device device)
+{
+    enum { COUNT = 400 };
+    float values[COUNT];
+    for (int i = 0; i < COUNT; i++) {
+        values[i] = (float)(i * 7 % 11 - 5);
+    }
+    *whole = td_from(values, TD_SHAPE(COUNT), TD_F32, device);
+    return td_slice_of_storage(*whole, offset, shape, stride);
+}
+
+enum { BATCHED = 2 * 3 * 4 * 5 };
+
+/* c + a b + bias, where `first` of c, a and bias are at odd places, or only their later batches. */
+static void multiply(td_device device, int64_t first, float values[BATCHED])
+{
+    td_tensor *whole[4];
+    td_tensor *a =
+        part_of(&whole[0], first, TD_SHAPE(2, 3, 4, 6), (const int64_t[]){ 75, 24, 6, 1 }, device);
+    td_tensor *b =
+        part_of(&whole[1], 0, TD_SHAPE(2, 3, 6, 5), (const int64_t[]){ 93, 30, 5, 1 }, device);
+    td_tensor *c =
+        part_of(&whole[2], first, TD_SHAPE(2, 3, 4, 5), (const int64_t[]){ 61, 20, 5, 1 }, device);
+    td_tensor *bias = part_of(&whole[3], first, TD_SHAPE(5), (const int64_t[]){ 1 }, device);
+    td_kernels_of(device)->matmul(c, a, b, bias, true, (td_math){ .precision = TD_PRECISION_FP32 });
+    td_read(c, values, TD_F32);
+    td_tensor *all[] = { a, b, c, bias, whole[0], whole[1], whole[2], whole[3] };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        td_free(all[i]);
+    }
+}
+
+static void test_products_of_unaligned_memory(void **state)
+{
+    NEEDS_GPU(0);
+    const td_device device = TD_CUDA;
+    for (int64_t first = 0; first < 4; first++) {
+        float expected[BATCHED], found[BATCHED];
+        multiply(TD_CPU, first, expected);
+        multiply(device, first, found);
+        assert_memory_equal(found, expected, sizeof found);
+    }
+}
+
+/* Nobody waits for the check of labels: the loss is NaN, and reading it is fatal. */
+static void test_a_wrong_label_is_reported_when_a_value_is_read(void **state)
+{
+    NEEDS_GPU(0);
+    const td_device device = TD_CUDA;
+    td_tensor *x = td_zeros(TD_SHAPE(2, 3), TD_F32, device);
+    td_tensor *right = td_from((int64_t[]){ 0, 2 }, TD_SHAPE(2), TD_I64, device);
+    td_tensor *wrong = td_from((int64_t[]){ 0, 3 }, TD_SHAPE(2), TD_I64, device);
+    td_step_begin();
+    td_tensor *good = td_cross_entropy(x, right), *bad = td_cross_entropy(x, wrong);
+    expect_fatal("cross_entropy: label 3, number 1 of its tensor, is out of range: it must be 0 to "
+                 "2 (found by the device, and reported when a value was read)",
+                 (void)td_item(good));
+    assert_true(isnan(td_item(bad)));
+    assert_true(fabs(td_item(td_cross_entropy(x, right)) - log(3.0)) < 1e-6);
+    td_step_end();
+    td_free(x);
+    td_free(right);
+    td_free(wrong);
+}
+
+int main(void)
+{
+    const struct CMUnitTest others[] = {
+        cmocka_unit_test(test_operands_must_be_together),
+        cmocka_unit_test(test_products_of_unaligned_memory),
+        cmocka_unit_test(test_a_wrong_label_is_reported_when_a_value_is_read),
+    };
+    return ops_cases_run("cuda_ops", others, sizeof others / sizeof *others, test_case);
+}

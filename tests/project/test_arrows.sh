@@ -1,0 +1,123 @@
+#!/usr/bin/env bash
+# The arrows between the rooms point only downwards, and in a room from its subfolders to its root: who
+# includes whom, read from the sources. And inside a room's root they do not run in circles: who calls
+# whom, read from the object files.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+
+# Which rooms a room may include. tensor/cpu/ is seen by tensor/ alone (through kernels.h).
+allowed() {
+    case $1 in
+    tensor) echo 'tensor' ;;
+    autograd) echo 'autograd tensor' ;;
+    nn) echo 'nn autograd tensor' ;;
+    data) echo 'data tensor' ;;
+    dist/comm) echo 'dist/comm tensor' ;;
+    dist) echo 'dist nn autograd data tensor' ;;
+    apps) echo 'apps tandem.h dist nn autograd data tensor' ;;
+    esac
+}
+
+number=0 failures=0
+check() { # check NAME OFFENDERS
+    number=$((number + 1))
+    if [ -z "$2" ]; then
+        echo "ok $number - $1"
+    else
+        echo "not ok $number - $1"
+        printf '%s\n' "$2" | sed 's/^/# /'
+        failures=$((failures + 1))
+    fi
+}
+
+# "file:line: room included/path" of every include of a project file, whatever its spelling.
+includes() { # includes FOLDER...
+    grep -rnE '^[[:space:]]*#[[:space:]]*include[[:space:]]*["<]' --include='*.[ch]' --include='*.inc' \
+        --include='*.def' --include='*.cu' "$@" 2>/dev/null |
+        sed -E 's/^([^:]+:[0-9]+):[^"<]*["<]([^">]+)[">].*/\1 \2/' |
+        while read -r at path; do
+            # A project file is one that exists in the tree: from the root, or beside the includer.
+            beside=${at%/*}/$path
+            if [ -e "$path" ]; then
+                echo "$at $path"
+            elif [ -e "$beside" ]; then
+                echo "$at $(realpath --relative-to=. "$beside")"
+            fi
+        done
+}
+
+# Root files that know what is in subfolders by their task: the tables of what can be chosen.
+registries='tensor/backend.c data/registry.c dist/comm/registry.c dist/evaluate.c'
+
+all=$(includes tensor autograd nn data dist apps tandem.h)
+of() { # of ROOM...: its lines
+    local IFS='|'
+    grep -E "^($*)[/:]" <<<"$all"
+}
+
+echo 1..12
+for room in tensor autograd nn data dist/comm dist apps; do
+    offenders=$(of "$room" | while read -r at path; do
+        found=no
+        for below in $(allowed "$room"); do
+            [[ $path == "$below" || $path == "$below"/* ]] && found=yes
+        done
+        [ $found = no ] && echo "$at includes $path"
+    done)
+    check "$room includes only: $(allowed "$room")" "$offenders"
+done
+
+offenders=$(of autograd nn data dist apps tandem.h | grep -E ' tensor/(cpu|cuda)/')
+check 'only tensor/ includes tensor/cpu/' "$offenders"
+
+found=$(of tensor autograd nn data dist | while read -r at path; do
+    from=${at%%:*}
+    # dist/comm/ is a room of its own, below dist/.
+    [[ ${from/dist\/comm/comm} != */*/* && ${path/dist\/comm/comm} == */*/* &&
+        " $registries " != *" $from "* ]] && echo "$from $path"
+done | sort -u)
+check "a room's root includes no header of a subfolder" "$found"
+
+# A scan that finds nothing would pass everything.
+count=$(of autograd nn | wc -l)
+check 'the scan sees includes' "$([ "$count" -ge 10 ] || echo "only $count found")"
+
+# Files of a root that reach each other through the functions they call. Two files may; three or more
+# cannot be read one after the other.
+build=${BUILD:-build/cc}
+calls() { # calls ROOM: "FILE KIND SYMBOL" of each symbol of the object files whose sources are there
+    for source in "$1"/*.c; do
+        object=$build/${source%.c}.o
+        [ -e "$object" ] && nm "$object" | awk -v file="$source" '{ print file, $(NF - 1), $NF }'
+    done
+}
+circles() { # from such lines: each group of more than two files, and its calls
+    awk '
+        $2 == "U" { uses[$1, $3]; next }
+        $2 ~ /^[A-Z]$/ { where[$3] = $1; files[$1] }
+        END {
+            for (pair in uses) {
+                split(pair, part, SUBSEP)
+                from = part[1]; to = where[part[2]]
+                if (to != "" && to != from) { reaches[from, to]; calls[from, to] = calls[from, to] " " part[2] }
+            }
+            for (k in files) for (i in files) if ((i, k) in reaches)
+                for (j in files) if ((k, j) in reaches) reaches[i, j]
+            for (i in files) {
+                count = 0
+                for (j in files) count += ((i, j) in reaches && (j, i) in reaches)
+                if (count < 3) continue
+                for (j in files) if ((i, j) in calls && (j, i) in reaches) print i " calls " j ":" calls[i, j]
+            }
+        }' | sort
+}
+if [ -e "$build/tensor/tensor.o" ] && command -v nm >/dev/null; then
+    found=$(for room in tensor autograd nn data dist/comm dist; do calls "$room" | circles; done)
+    check "no circles of more than two files in a room's root" "$found"
+    three=$'a T f\na U g\nb T g\nb U h\nc T h\nc U f\nd T i\nd U f'
+    check 'the scan sees circles' "$([ "$(circles <<<"$three" | wc -l)" -eq 3 ] || circles <<<"$three")"
+else
+    echo "ok 11 - no circles of files # SKIP there are no object files in $build"
+    echo "ok 12 - the scan sees circles # SKIP"
+fi
+[ $failures -eq 0 ]

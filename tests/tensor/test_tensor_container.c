@@ -1,0 +1,81 @@
+/* What control groups leave of the memory: version 1 and 2, nested groups, paths of another
+ * namespace. */
+#include "tensor/container.h"
+#include "tests/help/temp_folder.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void put(const char *name, const char *text)
+{
+    temp_write(name, text, strlen(text));
+}
+
+static td_container_memory look(const char *groups)
+{
+    put("groups", groups);
+    char root[4096];
+    snprintf(root, sizeof root, "%s", temp_path("root"));
+    return td_container_memory_of(temp_path("groups"), root);
+}
+
+static void test_version2(void **state)
+{
+    (void)state;
+    temp_make_folder("root");
+    td_container_memory none = look("0::/\n");
+    assert_true(none.limit == SIZE_MAX && none.left == SIZE_MAX);
+    temp_make_folder("root/jobs");
+    temp_make_folder("root/jobs/one");
+    put("root/jobs/memory.max", "1000\n");
+    put("root/jobs/memory.current", "600\n");
+    put("root/jobs/memory.stat", "anon 1\ninactive_file 100\nactive_file 50\n");
+    put("root/jobs/one/memory.max", "max\n");
+    put("root/jobs/one/memory.current", "10\n");
+    td_container_memory nested = look("0::/jobs/one\n"); /* the group above has the limit */
+    assert_int_equal(nested.limit, 1000);
+    assert_int_equal(nested.left, 550);
+    put("root/jobs/one/memory.max", "300\n");
+    nested = look("0::/jobs/one\n");
+    assert_int_equal(nested.limit, 300);
+    assert_int_equal(nested.left, 290);
+    put("root/memory.max", "200\n");
+    put("root/memory.current", "250\n");
+    td_container_memory foreign = look("0::/of/the/host\n"); /* a container's own root */
+    assert_int_equal(foreign.limit, 200);
+    assert_int_equal(foreign.left, 0);
+}
+
+static void test_version1(void **state)
+{
+    (void)state;
+    temp_make_folder("root");
+    temp_make_folder("root/memory");
+    temp_make_folder("root/memory/job");
+    put("root/memory/memory.limit_in_bytes", "9223372036854771712\n");
+    put("root/memory/memory.usage_in_bytes", "5000\n");
+    static const char groups[] = "9:cpu,cpuacct:/other\n4:memory:/job\n0::/\n";
+    td_container_memory none = look(groups);
+    assert_true(none.limit == SIZE_MAX && none.left == SIZE_MAX);
+    put("root/memory/job/memory.limit_in_bytes", "4096\n");
+    put("root/memory/job/memory.usage_in_bytes", "3000\n");
+    put("root/memory/job/memory.stat", "inactive_file 1\ntotal_inactive_file 1000\n");
+    td_container_memory job = look(groups);
+    assert_int_equal(job.limit, 4096);
+    assert_int_equal(job.left, 2096);
+    assert_true(look("nonsense\n").limit == SIZE_MAX);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_version2, temp_folder_setup, temp_folder_teardown),
+        cmocka_unit_test_setup_teardown(test_version1, temp_folder_setup, temp_folder_teardown),
+    };
+    return cmocka_run_group_tests_name("tensor: memory of a container", tests, NULL, NULL);
+}
