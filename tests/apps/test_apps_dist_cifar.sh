@@ -5,7 +5,7 @@
 . "$(dirname "$0")/../help/tap.sh"
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TANDEM_RUN_ID
 export OMP_NUM_THREADS=1
-tools=$PWD/tests/help
+tools=$PWD/tests
 cd "$work" || exit 1
 few="--limit 128 --batch-size 32 --epochs 2"
 main_job="$apps/cifar_resnet18 $few"
@@ -64,8 +64,8 @@ like() { # like LESSON HOW: the lesson's weights, steps and test are those of th
     grep -E '^== (step|test): ' out >"$1.steps"
     grep -E '^== (step|test): ' "$2.txt" | sed 's/ (synthetic, NOT CIFAR-10)$//' >"$2.steps"
     same "$1: prints the same numbers" "$2.steps" "$1.steps"
-    test "$(python3 -I -S "$tools/weights.py" hash "$1.safetensors" 2>&1)" = \
-        "$(python3 -I -S "$tools/weights.py" hash $model)"
+    test "$(python3 -I -S "$tools/help/weights.py" hash "$1.safetensors" 2>&1)" = \
+        "$(python3 -I -S "$tools/help/weights.py" hash $model)"
     tap $? "$1: the same weights"
 }
 # shellcheck disable=SC2086
