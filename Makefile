@@ -400,8 +400,8 @@ lint: ## format and suspicious code (clang-format, clang-tidy); LINT_NODES=20000
 format: ## puts all sources into the project's format
 	@scripts/format.sh -i
 
-sizes: ## lines of code by room next to the plan, long files and functions, public functions
-	@CC="$(CC)" python3 scripts/sizes.py
+sizes: ## lines of code by folder next to the plan, fails above it; SINCE=COMMIT compares with that
+	@CC="$(CC)" python3 scripts/sizes.py $(SINCE)
 
 # Fuzz targets are built by clang with everything they need, apart from the rest.
 FUZZ_FLAGS := $(STD) -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -DTD_DEBUG=1 \
