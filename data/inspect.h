@@ -26,6 +26,8 @@ const char *td_image_folder_bad_at(const td_dataset *dataset, int64_t sample);
 
 /* ---- loaders ---- */
 
+const td_dataset *td_loader_dataset(const td_loader *loader);
+
 /* The number of samples in the batches of an epoch. */
 int64_t td_loader_samples(const td_loader *loader);
 

@@ -289,6 +289,11 @@ double td_loader_share(const td_loader *loader, int64_t batch, int64_t group)
     return (double)td_batch_samples(plan, batch) / (double)samples;
 }
 
+const td_dataset *td_loader_dataset(const td_loader *loader)
+{
+    return loader->plan.dataset;
+}
+
 int64_t td_loader_samples(const td_loader *loader)
 {
     return loader->plan.samples;

@@ -55,7 +55,9 @@ td_sampler *td_distributed_sampler_at(td_distributed_options options, td_site at
 typedef struct td_evaluation {
     double loss, accuracy; /* means over the samples; NaN if there are none */
     int64_t right, seen;   /* samples whose largest logit is their label's; all samples */
-    td_status status;      /* TD_OK; otherwise the numbers cover only a part of the samples */
+    td_status status;      /* TD_OK: the numbers are finite, and of all samples. TD_E_ARG: there are
+                              no samples, or the loss is not finite. Otherwise the numbers cover only
+                              a part of the samples */
 } td_evaluation;
 /* Loss (cross-entropy) and accuracy of a classifier over one epoch of a loader, in evaluation mode
  * and without gradients. The net gives logits [n, classes]. Afterwards each module is in the mode
@@ -64,7 +66,8 @@ typedef struct td_evaluation {
  * the numbers of all samples; a rank without samples takes part with none. td_evaluate always runs
  * a whole epoch, from its first batch, even if some batches were read before. Give the loader
  * td_distributed_sampler(.no_padding = true), so that every sample counts once. If one rank fails,
- * all ranks get a failure. */
+ * all ranks get a failure. Rank 0 warns on stderr if more samples were seen than the dataset has, or
+ * if the ranks' parameters differ because td_ddp is missing. */
 td_evaluation td_evaluate_at(td_module *net, td_loader *loader, td_site at);
 
 /* ---- DistributedDataParallel ----

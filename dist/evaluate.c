@@ -4,9 +4,13 @@
 #include "dist/ddp/extra.h"
 #include "nn/internal.h"
 #include "nn/module.h"
+#include "tensor/extend.h"
+#include "tensor/text.h"
 
 #include <math.h>
 #include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
 
 td_status td_broadcast_buffers(td_module *net)
 {
@@ -44,23 +48,94 @@ static void run_batches(td_module *net, td_loader *loader, td_evaluation *sums, 
     sums->status = td_loader_status(loader);
 }
 
-/* A rank that has failed comes here, too, or the others would wait for it. */
-static td_status add_ranks(td_evaluation *sums)
+/* Differs, almost surely, if parameters differ. Below 2^32, so that sums are exact; NaN: no memory.
+ */
+static double hash_parameters(const td_module *net)
 {
-    double numbers[] = { sums->loss, (double)sums->right, (double)sums->seen,
-                         sums->status != TD_OK };
-    td_status own = sums->status, reduced = td_all_reduce_numbers(NULL, numbers, 4);
+    uint64_t hash = TD_HASH_BEGIN;
+    td_state_list list = td_module_state(net);
+    bool read = list.count >= 0;
+    for (int i = 0; i < list.count && read; i++) {
+        const td_tensor *t = list.items[i].tensor;
+        size_t bytes = list.items[i].buffer ? 0 : (size_t)td_numel(t) * sizeof(double);
+        char *values = malloc(bytes + 1);
+        read = values != NULL;
+        if (read && bytes > 0) {
+            td_read(t, values, TD_F64);
+            hash = td_hash_bytes(hash, values, bytes);
+        }
+        free(values);
+    }
+    td_state_list_free(&list);
+    return read ? (double)(uint32_t)hash : NAN;
+}
+
+enum { LOSS, RIGHT, SEEN, FAILED, LENGTH, HASH, NUMBERS };
+
+/* What several ranks forget most easily gives no error, only wrong numbers. */
+static void warn_of_mistakes(const double *mine, const double *sums, td_site at)
+{
+    int ranks = td_dist_world_size();
+    if (fabs(sums[HASH] - mine[HASH] * ranks) > 0) {
+        fprintf(stderr,
+                "tandem: warning: %s:%d: td_evaluate: the parameters differ between ranks, so each "
+                "rank trains a model of its own: td_ddp is missing\n",
+                at.file, at.line);
+    }
+    if (sums[LENGTH] == mine[LENGTH] * ranks && sums[SEEN] > mine[LENGTH]) {
+        fprintf(stderr,
+                "tandem: warning: %s:%d: td_evaluate: %g samples seen of a dataset of %g: if the "
+                "ranks have the same dataset, give the loader td_distributed_sampler(.no_padding = "
+                "true)\n",
+                at.file, at.line, sums[SEEN], mine[LENGTH]);
+    }
+}
+
+/* A rank that has failed comes here, too, or the others would wait for it. */
+static td_status add_ranks(const td_module *net, const td_loader *loader, td_evaluation *e,
+                           td_site at)
+{
+    double mine[NUMBERS] = { [LOSS] = e->loss,
+                             [RIGHT] = (double)e->right,
+                             [SEEN] = (double)e->seen,
+                             [FAILED] = e->status != TD_OK,
+                             [LENGTH] = (double)td_loader_dataset(loader)->length,
+                             [HASH] = td_is_ddp(net) ? 0 : hash_parameters(net) };
+    double sums[NUMBERS];
+    memcpy(sums, mine, sizeof sums);
+    td_status own = e->status, reduced = td_all_reduce_numbers(NULL, sums, NUMBERS);
     if (reduced == TD_OK) {
-        sums->loss = numbers[0];
-        sums->right = (int64_t)numbers[1];
-        sums->seen = (int64_t)numbers[2];
+        e->loss = sums[LOSS];
+        e->right = (int64_t)sums[RIGHT];
+        e->seen = (int64_t)sums[SEEN];
     }
     TD_TRY(own);
     TD_TRY(reduced);
-    return numbers[3] == 0
+    if (sums[FAILED] > 0) {
+        return td_fail(TD_E_PEER, "td_evaluate: %g other rank(s) failed; see their messages",
+                       sums[FAILED]);
+    }
+    if (td_dist_rank() == 0) {
+        warn_of_mistakes(mine, sums, at);
+    }
+    return TD_OK;
+}
+
+/* Nobody should take NaN for a number. */
+static td_status check_numbers(const td_evaluation *e)
+{
+    if (e->seen == 0) {
+        return td_fail(TD_E_ARG,
+                       "td_evaluate: there is no sample: the loader's sampler gives none");
+    }
+    return isfinite(e->loss)
                ? TD_OK
-               : td_fail(TD_E_PEER, "td_evaluate: %g other rank(s) failed; see their messages",
-                         numbers[3]);
+               : td_fail(TD_E_ARG,
+                         "td_evaluate: the loss is %g over %lld samples: weights or running "
+                         "statistics are so large, or so far from the data, that the model's "
+                         "numbers overflow; try a lower learning rate or larger batches; "
+                         "td_set_debug_nan(true) stops at the operation where it begins",
+                         e->loss, (long long)e->seen);
 }
 
 td_evaluation td_evaluate_at(td_module *net, td_loader *loader, td_site at)
@@ -69,6 +144,8 @@ td_evaluation td_evaluate_at(td_module *net, td_loader *loader, td_site at)
                "td_evaluate: the %s is NULL: an earlier call "
                "failed (%s)",
                net == NULL ? "module" : "loader", td_last_error());
+    TD_REQUIRE(!td_in_step(), at,
+               "td_evaluate: call it outside of a step (TD_STEP): each of its batches is a step");
     td_evaluation e = { .status = TD_OK };
     if (td_dist_is_initialized()) {
         e.status = td_broadcast_buffers(net);
@@ -80,11 +157,12 @@ td_evaluation td_evaluate_at(td_module *net, td_loader *loader, td_site at)
         run_batches(net, loader, &e, at);
     }
     if (td_dist_is_initialized()) {
-        e.status = add_ranks(&e);
+        e.status = add_ranks(net, loader, &e, at);
     }
     td_reshard(net);
     e.loss /= (double)e.seen;
     e.accuracy = (double)e.right / (double)e.seen;
+    e.status = e.status == TD_OK ? check_numbers(&e) : e.status;
     return e;
 }
 

@@ -133,12 +133,17 @@ static td_loader *open_loader(const job *j, int64_t seed)
 }
 
 /* The mean loss since the last line. */
-static void print_epoch(const speedrun *s, int64_t epoch, int64_t samples, double began)
+static td_status print_epoch(const speedrun *s, int64_t epoch, int64_t samples, double began)
 {
+    double loss = td_item(s->loss) / (double)samples;
+    if (!isfinite(loss)) {
+        return td_fail(TD_E_ARG, "the loss is %g in epoch %" PRId64, loss, epoch);
+    }
     printf("== epoch: [%" PRId64 "] | step %" PRId64 "/%" PRId64 " | loss: %.4f | %.1f s\n", epoch,
-           s->step, s->steps, td_item(s->loss) / (double)samples, td_clock() - began);
+           s->step, s->steps, loss, td_clock() - began);
     fflush(stdout);
     td_fill_(s->loss, 0.0);
+    return TD_OK;
 }
 
 static td_status train(speedrun *s, double began)
@@ -152,8 +157,8 @@ static td_status train(speedrun *s, double began)
             samples += batch.size;
         }
         status = status == TD_OK ? td_loader_status(s->loader) : status;
-        if (samples > 0) {
-            print_epoch(s, epoch, samples, began);
+        if (samples > 0 && status == TD_OK) {
+            status = print_epoch(s, epoch, samples, began);
         }
         samples = 0;
         td_loader_seek(s->loader, (uint64_t)epoch, 0);

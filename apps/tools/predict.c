@@ -150,6 +150,14 @@ static td_status run(predictor *p, const char *path, double *probability)
         td_step_end();
     }
     td_free(x);
+    for (int64_t i = 0; i < p->classes && status == TD_OK; i++) {
+        if (!isfinite(probability[i])) {
+            status = td_fail(TD_E_ARG,
+                             "%s: the model gives no numbers (%g): its weights or running "
+                             "statistics are broken: %s",
+                             path, probability[i], p->model);
+        }
+    }
     return status;
 }
 

@@ -27,6 +27,7 @@ static td_status program(train_run *r)
         r->stop = true;
         return TD_OK;
     }
+    TD_TRY(train_check_evaluation(r, &e));
     td_printf_rank0("%s on %s: Loss %.4f  Acc@1 %.3f  Acc@%" PRId64 " %.3f  (%" PRId64 " images)\n",
                     c->s.model.arch, r->data_name, e.loss,
                     100.0 * (double)e.correct / (double)e.count, r->recipe.top_k,

@@ -86,6 +86,12 @@ works 'resumed behind half a row' "$app" --resume "$work/mid" --accumulate 4 --l
 awk -F, 'NR == 1 { fields = NF } { print } NF != fields { bad = 1 } END { exit bad || NR < 8 }' \
     "$work/log5/metrics.csv" >"$work/out"
 tap $? 'every row is whole' "$work/out"
+# The weights are finite, and the test is not: running statistics of two batches of 4 and 2 images.
+fails "a test's loss that is no number" 1 "the test's loss is -?nan over 6 images: .* a lower --lr" \
+    "$app" --limit 6 --batch-size 4 --accumulate 2 --epochs 1 --lr 0.1 --seed 0 --workers 0 \
+    --save-model "$work/nan"
+test ! -e "$work/nan" && ! grep -q '== test' "$work/out"
+tap $? 'it is not printed, and no model is saved' "$work/out"
 # shellcheck disable=SC2086
 works 'the CIFAR stem, with its summary' "$app" --stem cifar --limit 32 --batch-size 16 --epochs 1 --summary
 says 'the summary' 'layer1\.0'

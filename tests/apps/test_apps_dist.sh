@@ -84,6 +84,8 @@ works 'four processes, which pad their parts' "$apps/wine_ddp_spawn" --nprocs 4 
 says 'each test sample counts once' '^Test: [0-9]+/36 right$'
 test "$(grep -c '^\[init\]' out)" -eq 4
 tap $? 'four say hello' out
+works 'more processes than test samples' "$apps/tdrun" --nproc-per-node 40 "$apps/wine_ddp_launch" 1 1
+says 'each of the 36 counts once' '^Test: [0-9]+/36 right$'
 fails 'a device that a rank does not have' 1 \
     "^wine_ddp_spawn: rank [01] .*TANDEM_DEVICE: 'toaster' is no device" \
     env TANDEM_DEVICE=toaster "$apps/wine_ddp_spawn"

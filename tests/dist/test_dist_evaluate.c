@@ -6,6 +6,7 @@
 #include "tests/data/toy_dataset.h"
 #include "tests/help/sanitized.h"
 #include "nn/module.h"
+#include "tensor/extend.h"
 #include "dist/comm/collectives.h"
 #include "dist/comm/mesh.h"
 
@@ -203,6 +204,74 @@ static void test_after_a_look(void **state)
     td_module_free(net);
 }
 
+/* A sampler that gives no sample; weights that overflow. */
+static void test_no_number(void **state)
+{
+    (void)state;
+    td_module *net = small_net(0.25);
+    td_evaluation e = evaluate_pictures(
+        net, td_distributed_sampler(.no_padding = true, .rank = 30, .world_size = 31));
+    assert_true(e.status == TD_E_ARG && e.seen == 0);
+    assert_non_null(strstr(td_last_error(), "no sample"));
+    td_fill_(td_module_find(net, "0")->tensors[0].tensor, 3e38);
+    e = evaluate_pictures(net, NULL);
+    assert_true(e.status == TD_E_ARG && e.seen == SAMPLES);
+    assert_non_null(strstr(td_last_error(), "over 23 samples"));
+    td_module_free(net);
+}
+
+static void test_inside_a_step(void **state)
+{
+    (void)state;
+    td_module *net = small_net(0.25);
+    td_dataset *set = pictures();
+    td_loader *loader = td_loader_open(set);
+    td_step_begin();
+    expect_fatal("td_evaluate: call it outside of a step", td_evaluate(net, loader));
+    assert_non_null(strstr(fatal_message(), "test_dist_evaluate.c:"));
+    td_step_abandon();
+    td_loader_close(loader);
+    td_dataset_free(set);
+    td_module_free(net);
+}
+
+/* What rank 0 says without td_ddp (weights of its own on each rank), or without a sampler. */
+typedef struct forgotten {
+    bool ddp, sampler;
+} forgotten;
+
+static int run_forgotten(int rank, int size, void *arg)
+{
+    const forgotten *f = arg;
+    procs_init(rank, size, 20.0);
+    td_manual_seed(rank);
+    td_module *net = td_nn_sequential(td_nn_flatten(), td_nn_linear(3 * 32 * 32, CLASSES));
+    net = f->ddp ? net : td_ddp(net);
+    td_evaluation e =
+        evaluate_pictures(net, f->sampler ? NULL : td_distributed_sampler(.no_padding = true));
+    REQUIRE(e.status == TD_OK && e.seen == (f->sampler ? size * SAMPLES : SAMPLES));
+    td_module_free(net);
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_what_is_forgotten(void **state)
+{
+    (void)state;
+    forgotten cases[] = { { false, false }, { true, false }, { false, true }, { true, true } };
+    for (int i = 0; i < 4; i++) {
+        procs_end ends[2];
+        procs_run(2, limit, run_forgotten, &cases[i], ends);
+        for (int rank = 0; rank < 2; rank++) {
+            const char *said = ends[rank].output;
+            assert_int_equal(ends[rank].code, 0);
+            assert_true((strstr(said, "td_ddp is missing") != NULL) == (rank == 0 && cases[i].ddp));
+            assert_true((strstr(said, "46 samples seen of a dataset of 23") != NULL) ==
+                        (rank == 0 && cases[i].sampler));
+        }
+    }
+}
+
 /* One of rank 1's samples cannot be read: both fail, and each says its part. */
 static int run_broken(int rank, int size, void *arg)
 {
@@ -292,13 +361,11 @@ static void test_printing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ranks),
-        cmocka_unit_test(test_a_rank_without_samples),
-        cmocka_unit_test(test_after_a_look),
-        cmocka_unit_test(test_a_rank_fails),
-        cmocka_unit_test(test_a_rank_without_memory),
-        cmocka_unit_test(test_printing),
-        cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_ranks),         cmocka_unit_test(test_a_rank_without_samples),
+        cmocka_unit_test(test_after_a_look),  cmocka_unit_test(test_no_number),
+        cmocka_unit_test(test_inside_a_step), cmocka_unit_test(test_what_is_forgotten),
+        cmocka_unit_test(test_a_rank_fails),  cmocka_unit_test(test_a_rank_without_memory),
+        cmocka_unit_test(test_printing),      cmocka_unit_test(test_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

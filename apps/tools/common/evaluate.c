@@ -7,6 +7,9 @@
 #include "nn/module.h"
 #include "data/inspect.h"
 
+#include <inttypes.h>
+#include <math.h>
+
 static void add_batch(const train_run *r, const td_batch *batch, evaluation *sums)
 {
     int64_t k = r->recipe.top_k;
@@ -118,6 +121,21 @@ static td_status evaluate(train_run *r, int64_t batch_size, evaluation *e)
     *e = (evaluation){ (int64_t)sums[0], (int64_t)sums[1], (int64_t)sums[2], sums[3] / sums[2],
                        e->stopped };
     return TD_OK;
+}
+
+td_status train_check_evaluation(const train_run *r, const evaluation *e)
+{
+    if (e->count == 0) {
+        return td_fail(TD_E_ARG, "no image was tested");
+    }
+    return isfinite(e->loss)
+               ? TD_OK
+               : td_fail(TD_E_ARG,
+                         "the test's loss is %g over %" PRId64
+                         " images: weights or running statistics are so large, or so far from the "
+                         "data, that numbers overflow: try a lower %s, or larger batches; "
+                         "--debug-nan names the operation where it began",
+                         e->loss, e->count, r->args.words.lr);
 }
 
 td_status train_evaluate(train_run *r, int64_t batch_size, evaluation *result)

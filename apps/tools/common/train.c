@@ -416,6 +416,7 @@ static td_status test(train_run *r)
         return TD_OK;
     }
     TD_TRY(train_evaluate(r, TEST_BATCH, &result));
+    TD_TRY(train_check_evaluation(r, &result));
     return r->task->tested(r, &result);
 }
 

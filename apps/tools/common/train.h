@@ -187,6 +187,8 @@ td_status train_log_test(const train_run *r, const evaluation *e);
  * stops it on all ranks if the task validates, as a resumed run does so again. Always with the same
  * batch size. */
 td_status train_evaluate(train_run *r, int64_t batch_size, evaluation *result);
+/* TD_E_ARG unless the numbers are those of at least one image, and finite. */
+td_status train_check_evaluation(const train_run *r, const evaluation *e);
 
 /* Whether this step or epoch (from 1) is one of every `every`; 0: none is. */
 bool train_is_due(int64_t number, int64_t every);

@@ -268,9 +268,15 @@ static td_status add_logits(td_module *net, const td_dataset *test, double weigh
     return status;
 }
 
+/* -1: a logit is not finite. */
 static int64_t count_right(const td_dataset *test, const uint8_t *labels, const double *logits)
 {
     int64_t right = 0;
+    for (int64_t i = 0; i < test->length * SPEEDRUN_CLASSES; i++) {
+        if (!isfinite(logits[i])) {
+            return -1;
+        }
+    }
     for (int64_t i = 0; i < test->length; i++) {
         const double *row = logits + i * SPEEDRUN_CLASSES;
         int best = 0;
@@ -305,9 +311,11 @@ td_status speedrun_test(td_module *net, td_dataset *whole, const td_dataset *tes
     td_no_grad_end();
     td_train(net);
     if (status == TD_OK) {
-        *accuracy =
-            (double)count_right(test, td_dataset_labels(whole), logits) / (double)test->length;
-        status = td_dataset_set_transform(whole, transform);
+        int64_t right = count_right(test, td_dataset_labels(whole), logits);
+        *accuracy = (double)right / (double)test->length;
+        status = right >= 0 ? td_dataset_set_transform(whole, transform)
+                            : td_fail(TD_E_ARG, "the test gives logits that are not finite: the "
+                                                "weights are broken");
     }
     free(logits);
     return status;

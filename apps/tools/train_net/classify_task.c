@@ -123,9 +123,17 @@ static td_status validate(train_run *r)
         r->stop = true;
         return TD_OK;
     }
+    td_status broken = train_check_evaluation(r, &e);
+    if (broken != TD_OK && r->state.epoch + 1 >= r->args.epochs) {
+        return broken;
+    }
+    if (broken != TD_OK) { /* training may recover */
+        progress_print(&r->progress, "Epoch [%" PRId64 "/%" PRId64 "] %s", r->state.epoch + 1,
+                       r->args.epochs, td_last_error());
+    }
     double accuracy = (double)e.correct / (double)e.count;
     double accuracy_k = (double)e.correct_k / (double)e.count;
-    bool best = isfinite(e.loss) && accuracy > r->state.best;
+    bool best = broken == TD_OK && accuracy > r->state.best;
     r->state.best = best ? accuracy : r->state.best;
     progress_print(&r->progress,
                    "Epoch [%" PRId64 "/%" PRId64 "] tested on %" PRId64
