@@ -66,8 +66,8 @@ typedef struct td_evaluation {
  * the numbers of all samples; a rank without samples takes part with none. td_evaluate always runs
  * a whole epoch, from its first batch, even if some batches were read before. Give the loader
  * td_distributed_sampler(.no_padding = true), so that every sample counts once. If one rank fails,
- * all ranks get a failure. Rank 0 warns on stderr if more samples were seen than the dataset has, or
- * if the ranks' parameters differ because td_ddp is missing. */
+ * all ranks get a failure. Rank 0 warns on stderr if more samples were seen than the dataset has,
+ * and if the ranks' parameters differ because td_ddp is missing. */
 td_evaluation td_evaluate_at(td_module *net, td_loader *loader, td_site at);
 
 /* ---- DistributedDataParallel ----
