@@ -2,9 +2,9 @@
  *
  * Include this header; most programs need no other. It includes the public headers of the five
  * rooms of the library (tensor, autograd, nn, data, dist) in the order in which the rooms build on
- * each other. Losses, and more normalisations and pooling, are in autograd/losses.h,
- * norms.h and windows.h, which it includes, too. Extensions and tools find more functions in these
- * headers:
+ * each other. Losses, attention, and more normalisations and pooling, are in autograd/losses.h,
+ * attention.h, norms.h and windows.h, which it includes, too. Extensions and tools find more
+ * functions in these headers:
  *
  *   own operations and modules    autograd/tape.h, tensor/extend.h, nn/module.h, nn/around.h (runs
  *                                 something around a module's forward)

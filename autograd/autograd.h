@@ -13,6 +13,7 @@
 #ifndef TD_AUTOGRAD_AUTOGRAD_H
 #define TD_AUTOGRAD_AUTOGRAD_H
 
+#include "autograd/attention.h"
 #include "autograd/losses.h"
 #include "autograd/norms.h"
 #include "autograd/ops.h"

@@ -31,6 +31,17 @@ typedef struct td_cross_entropy_options {
 td_tensor *td_cross_entropy_at(td_cross_entropy_options options, td_site at);
 #define TD_IGNORE_ZERO INT64_MAX
 
+/* td_linear_cross_entropy(x, w, labels, ...): td_cross_entropy of the logits td_linear(x, w, NULL),
+ * for the head of a language model: x [...,d], w [V,d], labels i64 [...] in [0, V). TD_LOSS_NONE
+ * gives [N] for N labels. */
+typedef struct td_linear_cross_entropy_options {
+    int begin_;
+    td_tensor *x, *w, *labels;
+    int64_t ignore_index; /* as td_cross_entropy's */
+    td_loss_reduction reduction;
+} td_linear_cross_entropy_options;
+td_tensor *td_linear_cross_entropy_at(td_linear_cross_entropy_options options, td_site at);
+
 /* td_nll_loss(log_p, labels, ...): F.nll_loss, the same of log p, as td_log_softmax gives it. */
 typedef struct td_nll_loss_options {
     int begin_;
@@ -116,6 +127,9 @@ TD_END_C
 
 #define td_cross_entropy(...)                                                                      \
     td_cross_entropy_at((td_cross_entropy_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_linear_cross_entropy(...)                                                               \
+    td_linear_cross_entropy_at((td_linear_cross_entropy_options){ .begin_ = 0, __VA_ARGS__ },      \
+                               TD_HERE)
 #define td_nll_loss(...) td_nll_loss_at((td_nll_loss_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 #define td_mse_loss(...) td_mse_loss_at((td_loss_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 #define td_l1_loss(...) td_l1_loss_at((td_loss_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)

@@ -55,7 +55,7 @@ ROOTS_PLAN, ROOTS_LIMIT = 7600, 8800
 
 PUBLIC_PLAN, PUBLIC_LIMIT = 200, 225
 # Families of operations, one line each: a reader looks one up, and need not know the others.
-FAMILIES = re.compile(r"autograd/(ops/(elements|shapes)|losses|norms|windows)\.h")
+FAMILIES = re.compile(r"autograd/(ops/(elements|shapes)|losses|norms|windows|attention)\.h")
 LONG_FILE, LONG_FUNCTION, LONG_STRUCT = 500, 60, 20
 # A lesson is one program to be read from above to below: 200 lines of code, in functions of up to 120 lines.
 LESSON_PLAN, LESSON_FUNCTION = 200, 120

@@ -11,6 +11,7 @@
 
 /* s(x) = 1 / (1 + exp(-x)). silu(x) = x s(x); its slope is s + x s (1 - s). */
 #define TD_SIGMOID(x) ((T)1 / ((T)1 + TD_MATH(exp)(-(x))))
+#define TD_SILU(x) ((x) / ((T)1 + TD_MATH(exp)(-(x))))
 #define TD_SILU_SLOPE(x) (TD_SIGMOID(x) * ((T)1 + (x) * ((T)1 - TD_SIGMOID(x))))
 
 /* -1, 0 or 1; of NaN 0, as in PyTorch. min(max(x, low), high), where NaN stays NaN. */

@@ -49,6 +49,8 @@ td_tensor *td_prelu_at(td_tensor *x, td_tensor *w, td_site at);
 td_tensor *td_maximum_at(td_tensor *a, td_tensor *b, td_site at);
 td_tensor *td_minimum_at(td_tensor *a, td_tensor *b, td_site at);
 td_tensor *td_pow_tensor_at(td_tensor *a, td_tensor *b, td_site at); /* a^b; PyTorch: pow(a, b) */
+/* silu(a) b: SwiGLU (Shazeer 2020) of a gate a and b, two linear layers of x */
+td_tensor *td_swiglu_at(td_tensor *a, td_tensor *b, td_site at);
 
 /* The result is u8: 1 where the comparison holds, otherwise 0; no gradient. a and b have the same
  * dtype, any. */
@@ -90,6 +92,7 @@ TD_END_C
 #define td_maximum(...) td_maximum_at(__VA_ARGS__, TD_HERE)
 #define td_minimum(...) td_minimum_at(__VA_ARGS__, TD_HERE)
 #define td_pow_tensor(...) td_pow_tensor_at(__VA_ARGS__, TD_HERE)
+#define td_swiglu(...) td_swiglu_at(__VA_ARGS__, TD_HERE)
 #define td_eq(...) td_eq_at(__VA_ARGS__, TD_HERE)
 #define td_ne(...) td_ne_at(__VA_ARGS__, TD_HERE)
 #define td_lt(...) td_lt_at(__VA_ARGS__, TD_HERE)

@@ -49,7 +49,8 @@ static bool is_parameter(const char *op, int i, const td_tensor *t)
         return i > 0 && t->ndim == 1;
     }
     return i > 0 && (strncmp(op, "conv2d", 6) == 0 || strcmp(op, "linear") == 0 ||
-                     strcmp(op, "layer_norm") == 0 || strcmp(op, "embedding") == 0);
+                     strcmp(op, "linear_cross_entropy") == 0 || strcmp(op, "layer_norm") == 0 ||
+                     strcmp(op, "embedding") == 0);
 }
 
 /* The case's inputs in f64 with values that bf16 has (parameters: f32), and the same as a mixed run

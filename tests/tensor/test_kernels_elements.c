@@ -318,6 +318,7 @@ static double binary_value(td_binary_op op, double a, double b)
         VALUE(minimum, fmin(a, b))
         VALUE(pow_tensor, pow(a, b))
         VALUE(prelu, a > 0.0 ? a : a * b)
+        VALUE(swiglu, a / (1.0 + exp(-a)) * b)
 #undef VALUE
     case TD_BINARY_COUNT:
         break;

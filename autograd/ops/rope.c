@@ -1,0 +1,56 @@
+/* Rotary position embedding: pairs of elements turn by an angle that grows with the position. */
+#include "autograd/attention.h"
+#include "autograd/ops/elements.h"
+#include "autograd/ops/op.h"
+#include "autograd/ops/shapes.h"
+
+/* 0, 1, 2, ... of f32 */
+static td_tensor *counted(int64_t n, td_device device, td_dtype dtype, td_site at)
+{
+    td_tensor *ones = td_step_new(TD_SHAPE(n), dtype, TD_ROW_MAJOR, device, at);
+    td_kernels_of(device)->fill(ones, 1.0);
+    return td_add_scalar_at(td_cumsum_at(ones, 0, at), -1.0, at);
+}
+
+/* The angles [T,1,h/2]. */
+static td_tensor *angles(const td_tensor *x, const td_rope_options *o, td_dtype dtype, td_site at)
+{
+    td_device device = td_device_of(x);
+    int64_t tokens = x->shape[1], pairs = x->shape[3] / 2;
+    double step = -log(td_or_usual(o->base, 10000.0)) / (double)pairs;
+    td_tensor *position = td_add_scalar_at(counted(tokens, device, dtype, at), (double)o->past, at);
+    position = td_mul_scalar_at(position, td_or_usual(o->scale, 1.0), at);
+    td_tensor *frequency =
+        td_exp_at(td_mul_scalar_at(counted(pairs, device, dtype, at), step, at), at);
+    return td_mul_at(td_reshape_at(position, TD_SHAPE(tokens, 1, 1), at), frequency, at);
+}
+
+static td_tensor *composed(td_tensor *x, const td_rope_options *o, td_site at)
+{
+    td_dtype dtype = x->dtype == TD_F64 ? TD_F64 : TD_F32;
+    td_tensor *angle = angles(x, o, dtype, at),
+              *wide = td_op_input(x, "rope", "x", TD_RULE_IS_WIDENS, at);
+    td_tensor *c = td_cos_at(angle, at), *s = td_sin_at(angle, at);
+    int64_t width = x->shape[3], step = o->interleaved ? 2 : 1,
+            half = o->interleaved ? width : width / 2;
+    td_tensor *x0 = td_slice_at(wide, 3, 0, half, step, at);
+    td_tensor *x1 = td_slice_at(wide, 3, o->interleaved ? 1 : half, width, step, at);
+    td_tensor *parts[2] = {
+        td_sub_at(td_mul_at(x0, c, at), td_mul_at(x1, s, at), at),
+        td_add_at(td_mul_at(x1, c, at), td_mul_at(x0, s, at), at),
+    };
+    td_tensor *y = o->interleaved ? td_reshape_at(td_stack_at(parts, 2, 4, at), td_shape_of(x), at)
+                                  : td_cat_at(parts, 2, 3, at);
+    return td_is_half(x->dtype) ? td_cast_at(y, x->dtype, at) : y;
+}
+
+td_tensor *td_rope_at(td_rope_options o, td_site at)
+{
+    td_tensor *x = td_op_input(o.x, "rope", "x", TD_RULE_OF(rope), at);
+    TD_REQUIRE(x->ndim == 4 && x->shape[3] > 0 && x->shape[3] % 2 == 0, at,
+               "rope: x%s must be [B,T,heads,width] with an even width", TD_SHAPE_TEXT(x));
+    TD_REQUIRE(o.past >= 0 && o.base >= 0.0 && o.scale >= 0.0, at,
+               "rope: past is %lld, the base %g, the scale %g; they must not be negative",
+               (long long)o.past, o.base, o.scale);
+    return composed(x, &o, at);
+}
