@@ -34,5 +34,6 @@
 #include "data/data.h"
 #include "data/images/images.h"
 #include "dist/dist.h"
+#include "dist/shard/zero.h"
 
 #endif

@@ -104,7 +104,7 @@ static result train(int way, bool moments)
     static watched blocks[1 + BLOCKS];
     td_manual_seed(1);
     td_shard shard = way < GATHERED ? (td_shard)way : TD_SHARD_PARAMETERS;
-    td_module *net = td_ddp(make_net(), .shard = shard, .gathers = way == GATHERED);
+    td_module *net = td_ddp(make_net(), .strategy = td_zero(shard, .gathers = way == GATHERED));
     td_optim *optim = net != NULL ? td_adam(td_parameters(net), .lr = 1e-3) : NULL;
     td_tensor *x = td_new(TD_SHAPE(ROWS, WIDTH), TD_F32, TD_CPU);
     td_tensor *y = td_new(TD_SHAPE(ROWS, WIDTH), TD_F32, TD_CPU);

@@ -6,6 +6,7 @@
  * usage: bench_overlap [batch] [turns] [MiB a bucket] [none|bf16|fp16|powersgd] [trace file] */
 #include "bench/job.h"
 #include "bench/peer.h"
+#include "dist/ddp/codec.h"
 #include "dist/ddp/extra.h"
 #include "dist/trace.h"
 
@@ -101,8 +102,9 @@ int main(int argc, char **argv)
     int64_t batch = argc > 1 ? strtol(argv[1], NULL, 10) : 256;
     int turns = argc > 2 ? (int)strtol(argv[2], NULL, 10) : 5;
     td_ddp_options options = { .bucket_cap_mb = argc > 3 ? strtod(argv[3], NULL) : 0.0 };
-    options.comm_hook = argc > 4 && strcmp(argv[4], "none") != 0 ? argv[4] : NULL;
-    options.powersgd_start = 2;
+    const char *hook = argc > 4 && strcmp(argv[4], "none") != 0 ? argv[4] : "";
+    options.codec = strcmp(hook, "powersgd") == 0 ? td_powersgd(.start = 2) : NULL;
+    options.comm_hook = options.codec == NULL && *hook != '\0' ? hook : NULL;
     if (batch < 1 || turns < 1 || turns > MOST_TURNS) {
         fprintf(stderr, "usage: bench_overlap [batch] [turns] [MiB] [hook] [trace]\n");
         return 2;

@@ -119,7 +119,7 @@ int main(int argc, char **argv)
     require(!shares || td_dist_init() == TD_OK);
     bool first = td_dist_rank() == 0;
     td_module *net = make_net(blocks, width);
-    net = shares ? td_ddp(net, .shard = TD_SHARD_PARAMETERS) : net;
+    net = shares ? td_ddp(net, .strategy = td_zero(TD_SHARD_PARAMETERS)) : net;
     require(net != NULL);
     td_optim *optim = td_adam(td_parameters(net), .lr = 1e-4);
     td_tensor *x = td_new(TD_SHAPE(64, width), TD_F32, TD_CPU);

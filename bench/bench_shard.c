@@ -1,5 +1,5 @@
 /* What sharding costs and saves: time of a step, and proportional memory (Pss) of a rank, with each
- * way of td_ddp's .shard; parameters are woven, and gathered. Blocks of LayerNorm, Linear d -> 4d,
+ * way of td_zero; parameters are woven, and gathered. Blocks of LayerNorm, Linear d -> 4d,
  * GELU, Linear 4d -> d; Adam; each rank has one thread and its own rows. Each way has processes of
  * its own, and the ways take turns.
  *
@@ -69,8 +69,9 @@ static int run(int local_rank, void *arg)
     double before = pss();
     td_manual_seed(1);
     bool gathers = t->way == GATHERED;
-    td_module *net = td_ddp(make_net(t), .shard = gathers ? TD_SHARD_PARAMETERS : (td_shard)t->way,
-                            .gathers = gathers);
+    td_module *net =
+        td_ddp(make_net(t), .strategy = td_zero(gathers ? TD_SHARD_PARAMETERS : (td_shard)t->way,
+                                                .gathers = gathers));
     td_optim *optim = net != NULL ? td_adam(td_parameters(net), .lr = 1e-4) : NULL;
     td_tensor *x = td_new(TD_SHAPE(t->rows, t->width), TD_F32, TD_CPU);
     if (optim == NULL || x == NULL) {

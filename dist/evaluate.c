@@ -1,7 +1,8 @@
 /* Small helpers of training loops on several ranks: evaluation, means, and printing on rank 0. */
 #include "data/inspect.h"
 #include "dist/comm/collectives.h"
-#include "dist/ddp/extra.h"
+#include "dist/dist.h"
+#include "nn/around.h"
 #include "nn/internal.h"
 #include "nn/module.h"
 #include "tensor/extend.h"
@@ -151,7 +152,7 @@ td_evaluation td_evaluate_at(td_module *net, td_loader *loader, td_site at)
         e.status = td_broadcast_buffers(net);
     }
     if (e.status == TD_OK) { /* ranks may have different numbers of batches */
-        e.status = td_unshard(net);
+        e.status = td_module_gather(net, true);
     }
     if (e.status == TD_OK) {
         run_batches(net, loader, &e, at);
@@ -159,7 +160,7 @@ td_evaluation td_evaluate_at(td_module *net, td_loader *loader, td_site at)
     if (td_dist_is_initialized()) {
         e.status = add_ranks(net, loader, &e, at);
     }
-    td_reshard(net);
+    td_module_gather(net, false);
     e.loss /= (double)e.seen;
     e.accuracy = (double)e.right / (double)e.seen;
     e.status = e.status == TD_OK ? check_numbers(&e) : e.status;

@@ -89,6 +89,14 @@ void *td_surrounded_by(const td_module *m, td_around_fn run)
     return a != NULL ? a->user : NULL;
 }
 
+td_status td_module_gather(td_module *m, bool here)
+{
+    for (const td_around *a = td_node_of(m)->around; a != NULL; a = a->next) {
+        TD_TRY(a->gather != NULL ? a->gather(here, a->user) : TD_OK);
+    }
+    return TD_OK;
+}
+
 void td_module_unsurround(td_module *m, td_around_fn run, const void *user)
 {
     const td_around **link = &td_node_of(m)->around;

@@ -166,7 +166,7 @@ td_module *td_model_at(td_model_options options, td_site at);
 /* Between td_defer_init(true) and td_defer_init(false) this thread's modules get deferred
  * parameters: matrices and filters (two or more dimensions) without memory and values. A deferred
  * parameter notes how to draw its values, and the default generator skips those draws.
- * td_ddp(net, .shard = TD_SHARD_PARAMETERS) then draws one parameter at a time, and each rank keeps
+ * td_ddp(net, .strategy = td_zero(3)) then draws one parameter at a time, and each rank keeps
  * its window. So no rank ever holds the whole model, while the values and the generator's state are
  * those without td_defer_init. Before td_ddp only td_module_to and the initialisations of
  * nn/module.h that draw (and td_init_dirac_) may use a deferred parameter; another use, as by

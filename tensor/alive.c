@@ -69,8 +69,8 @@ static _Noreturn void report_dead(const td_tensor *t, td_site at)
         td_fatal(at, "this tensor has been freed (td_free): it must not be used any more");
     } else if (t->step == 0 && t->storage->kind == TD_STORAGE_LENT) {
         td_fatal(at,
-                 "%s has no values yet: it was made after td_defer_init(true); td_ddp with .shard "
-                 "= TD_SHARD_PARAMETERS draws them, or make the model without td_defer_init",
+                 "%s has no values yet: it was made after td_defer_init(true); td_ddp with "
+                 ".strategy = td_zero(3) draws them, or make the model without td_defer_init",
                  td_label(t));
     } else if (t->step == 0) {
         td_fatal(at,

@@ -4,7 +4,7 @@
  *
  *     td_mesh *mesh;
  *     td_mesh_new("rep=2,dp=*", &mesh);
- *     net = td_ddp(net, .shard = TD_SHARD_PARAMETERS, .mesh = mesh);
+ *     net = td_ddp(net, .strategy = td_zero(3), .mesh = mesh);
  *     ...
  *     td_mesh_free(mesh);                       (after the model, before td_dist_destroy) */
 #ifndef TD_DIST_MESH_H
@@ -17,7 +17,7 @@ TD_BEGIN_C
 /* The dimensions, from slowest to fastest:
  *     pp   stages of a pipeline
  *     rep  replicas: ranks that keep equal shards (hybrid sharding)
- *     dp   data parallelism: ranks that read different data, and share with .shard
+ *     dp   data parallelism: ranks that read different data, and share with td_zero
  *     tp   slices of tensors
  * rank = ((pp * REP + rep) * DP + dp) * TP + tp. So neighbours along tp are neighbours on a host,
  * whatever the order of the text.

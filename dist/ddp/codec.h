@@ -1,6 +1,6 @@
 /* Communication hooks: codecs that decide what DDP sends in place of a bucket's gradients. A td_ddp
- * has at most one codec (td_ddp_options.comm_hook), with one state on each rank. Without a codec
- * DDP sends the gradients themselves. Also here: the state of a hook, for checkpoints. */
+ * has at most one codec (td_ddp_options.comm_hook or .codec), with one state on each rank. Without
+ * a codec DDP sends the gradients themselves. Also here: the state of a hook, for checkpoints. */
 #ifndef TD_DIST_CODEC_H
 #define TD_DIST_CODEC_H
 
@@ -28,7 +28,8 @@ typedef struct td_wire {
 
 typedef struct td_bucket_codec {
     const char *name; /* "bf16" */
-    /* If open fails after it has set *state, close is called. */
+    /* options->codec is this codec as the user gave it, perhaps in a struct of its own. If open
+     * fails after it has set *state, close is called. */
     td_status (*open)(td_group *group, td_params *params, const td_ddp_options *options,
                       void **state);
     void (*close)(void *state);
@@ -53,6 +54,15 @@ typedef struct td_bucket_codec {
     const td_tensor *(*own)(void *state);
 } td_bucket_codec;
 
+/* PowerSGD with its options; td_ddp copies them. */
+typedef struct td_powersgd_options {
+    td_bucket_codec codec; /* for the library */
+    int rank;              /* of the factors; 0: 1 */
+    int64_t start;         /* so many steps use a plain all-reduce first; 0: 1000 */
+    int end_;              /* for the library */
+} td_powersgd_options;
+extern const td_bucket_codec td_codec_powersgd; /* with usual options */
+
 /* A program gives its own codec to td_ddp (.codec = &my_codec). A codec of the library is a file in
  * ddp/, a line in ddp/parts.h and one in the table of ddp/parts.c; the programs' --comm-hook lists
  * its names in apps/tools/common/train_hook.c.
@@ -73,5 +83,9 @@ td_status td_ddp_state_to_save(td_module *net, const td_named_tensor **tensors, 
 td_status td_ddp_state_to_load(td_module *net, const td_named_tensor **tensors, int *count);
 
 TD_END_C
+
+/* td_ddp(net, .codec = td_powersgd(.rank = 4, .start = 10)) */
+#define td_powersgd(...)                                                                           \
+    (&(td_powersgd_options){ .codec = td_codec_powersgd, __VA_ARGS__, .end_ = 0 }.codec)
 
 #endif

@@ -33,13 +33,12 @@ static void begin_forward(td_ddp_state *s, bool training)
 static td_tensor *run_ddp(const td_around_rest *rest, td_tensor *x, void *user)
 {
     td_ddp_state *s = user;
-    bool sharded = s->options.shard >= TD_SHARD_GRADIENTS;
     if (!td_grad_enabled()) {
-        return sharded ? td_ddp_shard_forward(s, rest, x) : td_run_rest(rest, x);
+        return td_run_rest(rest, x);
     }
     begin_forward(s, rest->m->training);
     td_ddp_tell(s, TD_DDP_MODEL, NULL);
-    td_tensor *y = sharded ? td_ddp_shard_forward(s, rest, x) : td_run_rest(rest, x);
+    td_tensor *y = td_run_rest(rest, x);
     td_ddp_tell(s, TD_DDP_MODEL_DONE, NULL);
     return y;
 }
@@ -86,25 +85,31 @@ static td_status read_options(td_ddp_state *s, const td_ddp_options *options)
     if (o->bucket_cap_mb <= 0.0) {
         o->bucket_cap_mb = s->model->device.type != TD_DEVICE_CPU ? 25.0 : 5.0;
     }
-    s->reducer.codec = o->codec;
     if (o->codec == NULL && o->comm_hook != NULL) {
-        s->reducer.codec = td_codec_find(o->comm_hook);
+        o->codec = td_codec_find(o->comm_hook);
+        TD_TRY(o->codec != NULL ? TD_OK : TD_E_ARG);
     }
-    return o->comm_hook == NULL || s->reducer.codec != NULL ? TD_OK : TD_E_ARG;
+    if (o->codec != NULL) {
+        s->reducer.own_codec = *o->codec;
+        s->reducer.codec = &s->reducer.own_codec;
+    }
+    return TD_OK;
 }
 
 static td_status lay_out(td_ddp_state *s)
 {
     td_reducer *r = &s->reducer;
+    const td_strategy *strategy = s->options.strategy;
     TD_TRY(td_reducer_make(s));
     TD_TRY(td_units_first_order(s));
     TD_TRY(td_ddp_broadcast_all(s));
-    TD_TRY(s->options.shard == TD_SHARD_NONE
-               ? td_ddp_move_memory(s, false, td_numel(td_params_flat(s->params)))
-               : td_ddp_shard_open(s));
+    TD_TRY(strategy != NULL ? strategy->type->open(strategy, s)
+                            : td_ddp_move_memory(s, false, td_numel(td_params_flat(s->params))));
     if (r->codec != NULL) {
         TD_TRY(r->codec->open(s->group, s->params, &s->options, &r->codec_state));
     }
+    s->options.codec = r->codec;
+    s->options.strategy = NULL; /* both may be gone when td_ddp returns */
     TD_TRY(td_units_make(s));
     td_reducer_arm(s);
     return TD_OK;
@@ -123,10 +128,10 @@ static td_status prepare(td_ddp_state *s)
     s->params = td_parameters(s->model);
     s->count = s->params != NULL ? td_params_count(s->params) : 0;
     TD_TRY(td_ddp_open_parts(s)); /* fails on all ranks if one has no parameters laid out */
-    if (td_params_deferred(s->params) && s->options.shard != TD_SHARD_PARAMETERS) {
+    if (td_params_deferred(s->params) && s->divided < TD_DIVIDES_VALUES) {
         return td_fail(TD_E_ARG,
-                       "td_ddp: the model was made after td_defer_init(true), which is for .shard "
-                       "= TD_SHARD_PARAMETERS: otherwise every rank has all values");
+                       "td_ddp: the model was made after td_defer_init(true), which is for a "
+                       "strategy that divides values (td_zero(3)): otherwise every rank has all");
     }
     if (s->count == 0) {
         return td_fail(TD_E_ARG, "td_ddp: the model has no parameter that takes gradients");
@@ -138,13 +143,14 @@ static td_status prepare(td_ddp_state *s)
     return td_reducer_watch(s);
 }
 
-static td_status surround(td_module *model, const td_ddp_options *options)
+static td_status surround(td_module *model, const td_ddp_options *options, td_divided divided)
 {
     td_ddp_state *s = calloc(1, sizeof *s);
     if (s == NULL) {
         return td_fail(TD_E_NOMEM, "td_ddp: no memory");
     }
     s->model = model;
+    s->divided = divided;
     td_status status = read_options(s, options);
     if (status == TD_OK) {
         status = prepare(s);
@@ -175,30 +181,11 @@ td_module *td_ddp_at(td_ddp_options options, td_site at)
                "td_ddp: there is no process group: td_dist_init comes first");
     TD_REQUIRE(model == NULL || !td_is_ddp(model), at,
                "td_ddp: the model went through td_ddp already");
-    TD_REQUIRE(options.shard >= TD_SHARD_NONE && options.shard <= TD_SHARD_PARAMETERS, at,
-               "td_ddp: there is no way of sharding %d", (int)options.shard);
-    TD_REQUIRE(options.shard < TD_SHARD_GRADIENTS || options.comm_hook == NULL, at,
-               "td_ddp: a communication hook (%s) changes whole gradients, which no rank has with "
-               "this .shard: use TD_SHARD_OPTIMIZER, or no hook",
-               options.comm_hook);
-    TD_REQUIRE(options.shard == TD_SHARD_NONE || options.comm_hook == NULL ||
-                   options.mesh == NULL || td_mesh_size(options.mesh, "rep") == 1,
-               at,
-               "td_ddp: a communication hook (%s) and .shard work together without replicas "
-               "only: use a mesh with rep=1, or no hook",
-               options.comm_hook);
-    TD_REQUIRE(options.offload == NULL || options.shard == TD_SHARD_PARAMETERS, at,
-               "td_ddp: .offload is for windows of all that there is: with TD_SHARD_PARAMETERS");
-    TD_REQUIRE(options.wire == NULL || strcmp(options.wire, "bf16") == 0, at,
-               "td_ddp: there is no .wire '%s'; there is bf16", options.wire);
-    TD_REQUIRE(options.wire == NULL || options.shard == TD_SHARD_PARAMETERS, at,
-               "td_ddp: .wire is for values that travel in each step: with TD_SHARD_PARAMETERS");
-    const td_params *params = model != NULL ? td_params_laid_out(model) : NULL;
-    TD_REQUIRE(
-        options.shard == TD_SHARD_NONE || params == NULL || td_params_state_count(params) == 0, at,
-        "td_ddp: with .shard, optimizers and averages of the weights (td_ema_new, "
-        "td_lookahead) are made after td_ddp");
-    if (model != NULL && surround(model, &options) != TD_OK) {
+    const td_strategy *strategy = options.strategy;
+    td_divided divided =
+        strategy != NULL ? strategy->type->check(strategy, &options, at) : TD_DIVIDES_NOTHING;
+    options.strategy = divided != TD_DIVIDES_NOTHING ? strategy : NULL;
+    if (model != NULL && surround(model, &options, divided) != TD_OK) {
         td_module_free(model);
         return NULL;
     }

@@ -17,8 +17,7 @@
 
 typedef struct td_ddp_state td_ddp_state;
 
-/* What is reduced by one collective: a bucket of DDP, or with .shard the gradients of a unit of the
- * model (shard/units.c). */
+/* What is reduced by one collective: a bucket of DDP, or what a strategy makes a unit. */
 typedef struct td_ddp_unit {
     td_bucket b;
     int first;     /* the first parameter's place in the order of memory; the others follow */
@@ -33,10 +32,10 @@ typedef struct td_ddp_units {
     td_ddp_unit *list;
     int count;
     bool rebuilt; /* units have the order in which gradients became ready */
-    bool stays;   /* no rebuild: sharded state belongs to places in memory */
+    bool stays;   /* no rebuild: a strategy's state belongs to places in memory */
     int layout;   /* td_params_reorders when the units were made */
-    /* Set by shard/shard.c: the unit of each parameter, and what sets a unit's name and
-     * gradients. NULL: units are buckets, slices of the flat gradients that are filled by size. */
+    /* Set by a strategy: the unit of each parameter, and what sets a unit's name and gradients.
+     * NULL: units are buckets, slices of the flat gradients that are filled by size. */
     const int *of_param;
     void (*describe)(td_ddp_state *s, td_ddp_unit *u);
 } td_ddp_units;
@@ -55,15 +54,16 @@ typedef struct td_reducer {
     int end_hook;
     /* Starts a collective that averages the ranks' `t`, the unit's gradients. */
     td_status (*average)(td_ddp_state *s, td_ddp_unit *u, td_tensor *t);
-    const td_bucket_codec *codec; /* NULL: gradients travel as they are */
+    const td_bucket_codec *codec; /* own_codec; NULL: gradients travel as they are */
+    td_bucket_codec own_codec;    /* a copy of the options' */
     void *codec_state;
     double divisor; /* of the sum over all ranks: the number of ranks that have data */
     int *ready_order, ready_count; /* parameters that became ready in this backward */
     int next;                      /* the next unit to launch */
     bool active;                   /* a backward runs, and a gradient of this model became ready */
     bool launched;                 /* the reduction has begun */
-    bool always; /* with replicas: each backward reduces, also after td_ddp_no_sync_begin, because
-                    no rank keeps whole gradients */
+    bool always; /* set by a strategy: each backward reduces, also after td_ddp_no_sync_begin,
+                    because no rank keeps whole gradients */
 } td_reducer;
 
 typedef struct td_ddp_buffers {
@@ -80,6 +80,28 @@ typedef struct td_ddp_failure {
     void *user;
 } td_ddp_failure;
 
+/* ---- strategies: who keeps what ---- */
+
+/* What each rank keeps a part of; each includes those before. */
+typedef enum td_divided {
+    TD_DIVIDES_NOTHING,
+    TD_DIVIDES_STATE, /* the optimizer's */
+    TD_DIVIDES_GRADIENTS,
+    TD_DIVIDES_VALUES,
+} td_divided;
+
+/* What td_ddp asks a strategy. A strategy's struct begins with its td_strategy; it is gone when
+ * td_ddp returns. */
+typedef struct td_strategy_type {
+    /* A fatal error at `at` if the options do not go together. */
+    td_divided (*check)(const td_strategy *self, const td_ddp_options *options, td_site at);
+    /* Writes its options, which must be equal on all ranks. */
+    void (*describe)(const td_strategy *self, FILE *out);
+    /* Lays out memory in place of td_ddp_move_memory; adds a part, which ends with DDP; may set
+     * groups, units and reducer.average, and surround the model. Collective. */
+    td_status (*open)(const td_strategy *self, td_ddp_state *s);
+} td_strategy_type;
+
 typedef struct td_ddp_part td_ddp_part;
 
 enum { TD_DDP_GROUPS = 3 };
@@ -87,9 +109,10 @@ enum { TD_DDP_GROUPS = 3 };
 struct td_ddp_state {
     td_module *model;
     td_ddp_options options;
+    td_divided divided;
     td_group *group;
-    td_group *groups[TD_DDP_GROUPS]; /* all that a step uses: group, and with replicas those along
-                                        dp and rep; NULL: none, or the same as another */
+    td_group *groups[TD_DDP_GROUPS]; /* all that a step uses: group, and a strategy's; NULL: none,
+                                        or the same as another */
     int root;                        /* the rank whose buffers and order count */
     td_params *params;
     int count; /* parameters */
@@ -140,7 +163,7 @@ void td_ddp_remove_part(td_ddp_state *s, td_ddp_part *part);
 td_ddp_part *td_ddp_find_part(const td_ddp_state *s, td_ddp_on_fn on);
 void td_ddp_tell(td_ddp_state *s, td_ddp_event event, td_ddp_unit *unit);
 
-/* ddp/parts.c: collective. Compares the ranks' models, and adds the parts of a new DDP. */
+/* extra/parts.c: collective. Compares the ranks' models, and adds the parts of a new DDP. */
 td_status td_ddp_open_parts(td_ddp_state *s);
 
 /* ---- the core ---- */
@@ -188,10 +211,6 @@ td_tensor *td_ddp_new_memory(td_group *group, td_device device, int64_t count, t
 /* Moves the gradients, and the values if they are wanted there, into such memory, of a length that
  * is at least theirs. */
 td_status td_ddp_move_memory(td_ddp_state *s, bool with_values, int64_t length);
-/* shard/shard.c: lays out memory for td_ddp_options.shard, and shares it. Collective. */
-td_status td_ddp_shard_open(td_ddp_state *s);
-/* Runs the model's forward, for which its values are gathered and then dropped. */
-td_tensor *td_ddp_shard_forward(td_ddp_state *s, const td_around_rest *rest, td_tensor *x);
 /* A tensor over elements of flat memory. */
 td_tensor *td_ddp_slice(const td_tensor *flat, int64_t begin, int64_t count);
 

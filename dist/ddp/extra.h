@@ -1,5 +1,21 @@
 /* More of DDP (td_ddp in dist/dist.h) than most training programs need: errors, uneven inputs,
- * statistics. tandem.h does not include this header. */
+ * statistics. tandem.h does not include this header.
+ *
+ * Buckets. All gradients lie in one long array (td_parameters). A bucket is one stretch of that
+ * array, so a bucket is sent in one piece and without a copy. There are several buckets, so that
+ * sending can start before backward is over. A bucket is closed when it has reached its limit
+ * (bucket_cap_mb); a parameter is never split, so a bucket can be larger than the limit. The first
+ * bucket, and every bucket that reaches into the last 5 MiB of the array, has the limit 1 MiB:
+ * communication begins early, and little is left to send when backward is over.
+ *
+ * Order. All ranks send the buckets in the same fixed order, starting with the last layers, whose
+ * gradients backward computes first. After the first backward DDP rebuilds the buckets once, in the
+ * order in which gradients became ready. Results do not depend on the buckets.
+ *
+ * When. td_backward queues a bucket's all-reduce when the bucket's last gradient is ready and all
+ * buckets before it are queued. (A ready hook does that, autograd/hooks.h, on td_backward's
+ * thread.) The group's communication thread (or NCCL's stream) carries it out, while backward goes
+ * on. The end of td_backward waits for all buckets. */
 #ifndef TD_DIST_DDP_EXTRA_H
 #define TD_DIST_DDP_EXTRA_H
 
@@ -51,10 +67,6 @@ typedef struct td_ddp_stats {
 } td_ddp_stats;
 td_ddp_stats td_ddp_last_stats(const td_module *net);
 void td_ddp_print_stats(const td_module *net, FILE *out);
-
-/* Gives all ranks of the world rank 0's buffers of a model (running statistics), which differ from
- * rank to rank between two training steps. */
-td_status td_broadcast_buffers(td_module *net);
 
 TD_END_C
 

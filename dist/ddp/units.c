@@ -43,8 +43,8 @@ static td_status open_unit(td_ddp_units *units, int first)
     return TD_OK;
 }
 
-/* Whether the open unit ends with the k-th gradient: with .shard if the next gradient belongs to
- * another unit of the model, otherwise once its gradients reach the limit, or exceed it. */
+/* Whether the open unit ends with the k-th gradient: with a strategy's units if the next gradient
+ * belongs to another of them, otherwise once its gradients reach the limit, or exceed it. */
 static bool ends_with(const td_ddp_state *s, int k, double filled, double still_to_come)
 {
     const int *order = td_params_order(s->params), *of = s->units.of_param;

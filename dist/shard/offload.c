@@ -1,4 +1,4 @@
-/* td_ddp's .offload: where this rank's windows of values, gradients and optimizer state lie.
+/* td_zero's .offload: where this rank's windows of values, gradients and optimizer state lie.
  *
  * "cpu", of a model on a GPU: in the host's memory. The optimizer runs on the CPU; a gather begins
  * with a copy to the GPU, and an average ends with a copy back. So a model may be larger than the
@@ -35,7 +35,7 @@ static td_status refuse(const char *what, const char *folder, size_t bytes, int 
     const char *hint = error == ENOENT   ? "; create the folder first"
                        : error == ENOSPC ? "; free some space, or give a folder on another disk"
                                          : "";
-    return td_fail(TD_E_IO, "td_ddp: .offload '%s': cannot %s %s: %s%s", folder, what,
+    return td_fail(TD_E_IO, "td_zero: .offload '%s': cannot %s %s: %s%s", folder, what,
                    td_describe_bytes(bytes), strerror(error), hint);
 }
 

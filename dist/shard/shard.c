@@ -1,8 +1,8 @@
-/* td_ddp's .shard (ZeRO; Rajbhandari et al. 2020). td_optim_step changes this rank's window of the
- * values alone, so this rank keeps the state of that window alone; then all-gathers bring the other
- * ranks' windows of the new values (TD_SHARD_PARAMETERS: before the unit runs). Every element is
- * computed once, by the same formula from the same numbers as without sharding: the bits are
- * equal. */
+/* td_zero, a strategy of td_ddp (ZeRO; Rajbhandari et al. 2020). td_optim_step changes this rank's
+ * window of the values alone, so this rank keeps the state of that window alone; then all-gathers
+ * bring the other ranks' windows of the new values (TD_SHARD_PARAMETERS: before the unit runs).
+ * Every element is computed once, by the same formula from the same numbers as without sharding:
+ * the bits are equal. */
 #include "dist/shard/shard.h"
 
 #include "dist/comm/collectives.h"
@@ -73,9 +73,9 @@ static td_status agree(td_status mine, void *user)
 /* Offloaded memory for a window: on all ranks, or on none. */
 static td_tensor *window_memory(int64_t count, td_dtype dtype, void *user)
 {
-    const td_ddp_state *s = ((td_sharding *)user)->ddp;
-    td_tensor *t = td_offload_new(s->options.offload, count, dtype);
-    if (td_group_agree(s->group, t != NULL ? TD_OK : TD_E_IO) != TD_OK) {
+    const td_sharding *sh = user;
+    td_tensor *t = td_offload_new(sh->options.offload, count, dtype);
+    if (td_group_agree(sh->ddp->group, t != NULL ? TD_OK : TD_E_IO) != TD_OK) {
         td_free(t);
         return NULL;
     }
@@ -109,7 +109,7 @@ static td_status on(td_ddp_part *part, td_ddp_state *s, td_ddp_event event, td_d
     if (event == TD_DDP_FORWARD && sh->landing != NULL) {
         td_not_recordable("windows are offloaded, and the CPU takes the optimizer's step");
     }
-    if (s->options.shard < TD_SHARD_GRADIENTS) {
+    if (sh->options.stage < TD_SHARD_GRADIENTS) {
         return TD_OK;
     }
     td_shard_unit *u = unit != NULL ? &sh->units[unit - s->units.list] : NULL;
@@ -202,7 +202,7 @@ static td_status open_optimizer(td_sharding *sh, const td_params_peers *peers)
  * and for this rank's piece as it travels if that takes other bytes. Collective. */
 static bool make_slot(const td_sharding *sh, td_slots *s, int64_t count, int64_t bytes)
 {
-    bool values = sh->ddp->options.shard == TD_SHARD_PARAMETERS && !sh->woven;
+    bool values = sh->options.stage == TD_SHARD_PARAMETERS && !sh->woven;
     td_dtype dtype = td_params_flat(sh->ddp->params)->dtype;
     bool packs = values && bytes > 0;
     s->grad.memory = td_ddp_new_memory(sh->group, sh->device, count, dtype);
@@ -231,7 +231,7 @@ static td_status make_slots(td_sharding *sh)
         made = make_slot(sh, &root->home, root->count, td_shard_wire_bytes(root)) && made;
         largest = root->count > largest ? root->count : largest;
     }
-    if (sh->ddp->options.offload != NULL && sh->device.type != TD_DEVICE_CPU) {
+    if (sh->options.offload != NULL && sh->device.type != TD_DEVICE_CPU) {
         td_dtype dtype = td_params_flat(sh->ddp->params)->dtype;
         sh->landing = td_zeros(TD_SHAPE(largest / sh->ranks), dtype, TD_CPU);
         made = made && sh->landing != NULL;
@@ -252,20 +252,20 @@ static void describe_unit(td_ddp_state *s, td_ddp_unit *unit)
 static td_status open_units(td_sharding *sh, td_params_peers *peers)
 {
     td_ddp_state *s = sh->ddp;
-    const char *offload = s->options.offload;
+    const char *offload = sh->options.offload;
     bool cpu = sh->device.type == TD_DEVICE_CPU;
-    if (s->options.wire != NULL && td_params_flat(s->params)->dtype != TD_F32) {
-        return td_fail(TD_E_UNSUPPORTED, "td_ddp: .wire bf16 is for f32 models");
+    if (sh->options.wire != NULL && td_params_flat(s->params)->dtype != TD_F32) {
+        return td_fail(TD_E_UNSUPPORTED, "td_zero: .wire bf16 is for f32 models");
     }
     if (offload != NULL && cpu && strcmp(offload, "cpu") == 0) {
         return td_fail(TD_E_UNSUPPORTED,
-                       "td_ddp: .offload 'cpu' is for models on GPUs, and this one is on the CPU: "
+                       "td_zero: .offload 'cpu' is for models on GPUs, and this one is on the CPU: "
                        "give a folder, whose files its windows become, or leave .offload out");
     }
     peers->memory = offload != NULL ? window_memory : NULL;
     peers->own_grads = true;
-    peers->own_values = s->options.shard == TD_SHARD_PARAMETERS;
-    bool gathers = !cpu || s->options.gathers || s->options.wire != NULL || offload != NULL;
+    peers->own_values = sh->options.stage == TD_SHARD_PARAMETERS;
+    bool gathers = !cpu || sh->options.gathers || sh->options.wire != NULL || offload != NULL;
     sh->woven = peers->own_values && !gathers && td_group_can_weave(sh->group);
     peers->meet = sh->woven ? meet : NULL;
     peers->gather = sh->woven ? meet : peers->own_values ? forget_values : gather;
@@ -298,7 +298,52 @@ static td_status find_groups(td_sharding *sh)
     return TD_OK;
 }
 
-td_status td_ddp_shard_open(td_ddp_state *s)
+/* ---- the strategy ---- */
+
+static const td_zero_options *options_of(const td_strategy *self)
+{
+    return (const td_zero_options *)self;
+}
+
+static td_divided zero_check(const td_strategy *self, const td_ddp_options *ddp, td_site at)
+{
+    const td_zero_options *o = options_of(self);
+    TD_REQUIRE(o->stage >= TD_SHARD_NONE && o->stage <= TD_SHARD_PARAMETERS, at,
+               "td_zero: there is no stage %d", (int)o->stage);
+    TD_REQUIRE(o->stage < TD_SHARD_GRADIENTS || ddp->comm_hook == NULL, at,
+               "td_zero: a communication hook (%s) changes whole gradients, which no rank has in "
+               "stage %d: use TD_SHARD_OPTIMIZER, or no hook",
+               ddp->comm_hook, (int)o->stage);
+    TD_REQUIRE(o->stage == TD_SHARD_NONE || ddp->comm_hook == NULL || ddp->mesh == NULL ||
+                   td_mesh_size(ddp->mesh, "rep") == 1,
+               at,
+               "td_zero: a communication hook (%s) and sharding work together without replicas "
+               "only: use a mesh with rep=1, or no hook",
+               ddp->comm_hook);
+    TD_REQUIRE(o->offload == NULL || o->stage == TD_SHARD_PARAMETERS, at,
+               "td_zero: .offload is for windows of all that there is: with TD_SHARD_PARAMETERS");
+    TD_REQUIRE(o->wire == NULL || strcmp(o->wire, "bf16") == 0, at,
+               "td_zero: there is no .wire '%s'; there is bf16", o->wire);
+    TD_REQUIRE(o->wire == NULL || o->stage == TD_SHARD_PARAMETERS, at,
+               "td_zero: .wire is for values that travel in each step: with TD_SHARD_PARAMETERS");
+    const td_params *params = ddp->model != NULL ? td_params_laid_out(ddp->model) : NULL;
+    TD_REQUIRE(o->stage == TD_SHARD_NONE || params == NULL || td_params_state_count(params) == 0,
+               at,
+               "td_ddp: with td_zero, optimizers and averages of the weights (td_ema_new, "
+               "td_lookahead) are made after td_ddp");
+    return (td_divided)o->stage;
+}
+
+static void zero_describe(const td_strategy *self, FILE *out)
+{
+    static const char *const stages[] = { "", ", shard optimizer", ", shard gradients",
+                                          ", shard parameters" };
+    const td_zero_options *o = options_of(self);
+    fprintf(out, "%s%s%s%s", stages[o->stage], o->wire != NULL ? ", wire bf16" : "",
+            o->gathers ? ", gathers" : "", o->offload != NULL ? ", offload" : "");
+}
+
+static td_status zero_open(const td_strategy *self, td_ddp_state *s)
 {
     td_sharding *sh = calloc(1, sizeof *sh);
     if (sh == NULL) {
@@ -306,6 +351,7 @@ td_status td_ddp_shard_open(td_ddp_state *s)
     }
     *sh = (td_sharding){ .part = { .on = on, .free = free_sharding },
                          .ddp = s,
+                         .options = *options_of(self),
                          .group = s->group,
                          .device = td_device_of(td_params_flat(s->params)) };
     td_ddp_add_part(s, &sh->part);
@@ -319,13 +365,17 @@ td_status td_ddp_shard_open(td_ddp_state *s)
                               .agree = agree,
                               .spare = sh->replicas != NULL && td_group_rank(sh->replicas) > 0,
                               .user = sh };
-    TD_TRY(s->options.shard == TD_SHARD_OPTIMIZER ? open_optimizer(sh, &peers)
-                                                  : open_units(sh, &peers));
+    TD_TRY(sh->options.stage == TD_SHARD_OPTIMIZER ? open_optimizer(sh, &peers)
+                                                   : open_units(sh, &peers));
 #if defined(__GLIBC__)
     malloc_trim(0); /* the heap would keep what was there before */
 #endif
     return TD_OK;
 }
+
+const td_strategy_type td_zero_type = { .check = zero_check,
+                                        .describe = zero_describe,
+                                        .open = zero_open };
 
 /* ---- statistics ---- */
 

@@ -1,5 +1,6 @@
 /* Sharding, seen from inside:
- *   shard.c   td_ddp's .shard: what is divided, and what the optimizer and checkpoints need
+ *   zero.h    the public header
+ *   shard.c   td_zero: what is divided, and what the optimizer and checkpoints need
  *   units.c   which modules are units, and where their parameters lie
  *   values.c  gathers a unit's values before the unit runs, and drops them afterwards
  *   wire.c    values travel as bf16 (.wire)
@@ -26,6 +27,7 @@
 #define TD_DIST_SHARD_H
 
 #include "dist/ddp/ddp.h"
+#include "dist/shard/zero.h"
 #include "nn/params.h"
 
 /* Slots of values: one for the unit that runs, and one for the unit that is gathered ahead. Slots
@@ -62,9 +64,17 @@ struct td_shard_unit {
     td_shard_unit *before, *after; /* in the latest forward: guesses for the next one */
 };
 
+/* Which units ran. */
+typedef struct td_shard_route {
+    td_shard_unit *current; /* the unit that was entered last, except for the root */
+    td_shard_unit *last;    /* the unit that ran last in the running forward; NULL: none yet */
+    td_shard_unit *first;   /* the first unit of the latest forward */
+} td_shard_route;
+
 struct td_sharding {
     td_ddp_part part; /* first */
     td_ddp_state *ddp;
+    td_zero_options options;
     td_group *group;      /* the ranks that divide the model: along the mesh's dp, or all */
     td_group *replicas;   /* the ranks that have equal windows, along rep; NULL: there are none */
     int rank, ranks;      /* in group */
@@ -77,13 +87,11 @@ struct td_sharding {
     int *of_param; /* each parameter's unit */
     bool *held;    /* of each parameter: the window has a gradient, and the next one is added */
     td_slots slots[TD_SLOTS];
-    td_shard_unit *root;    /* the parameters in no block; runs around all others; NULL: none */
-    td_shard_unit *current; /* the unit that was entered last, except for the root */
-    td_shard_unit *last;    /* the unit that ran last in the running forward; NULL: none yet */
-    td_shard_unit *first;   /* the first unit of the latest forward */
-    bool whole;             /* td_unshard: values stay */
-    bool woven;             /* values are always here */
-    double gather;          /* seconds of the last step */
+    td_shard_unit *root; /* the parameters in no block; runs around all others; NULL: none */
+    td_shard_route route;
+    bool whole;    /* td_unshard: values stay */
+    bool woven;    /* values are always here */
+    double gather; /* seconds of the last step */
 };
 
 td_sharding *td_sharding_of(const td_ddp_state *s);
@@ -112,7 +120,7 @@ void td_shard_unpack(const td_shard_unit *u, const td_slot *slot);
  * td_last_error(). */
 td_tensor *td_offload_new(const char *place, int64_t count, td_dtype dtype);
 
-/* values.c */
+/* values.c. Surrounds the model and its units: values are gathered, and dropped. */
 td_status td_shard_surround(td_sharding *sh);
 void td_shard_let_all_go(td_sharding *sh);
 /* Waits until all ranks have written their windows of woven values. */

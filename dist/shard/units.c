@@ -33,7 +33,7 @@ static void find_known(td_module *m, const char *path, void *user)
 
 static bool is_unit(const search *all, const td_module *m, const char *path)
 {
-    const td_ddp_options *o = &all->sh->ddp->options;
+    const td_zero_options *o = &all->sh->options;
     if (*path == '\0') {
         return false; /* the whole model: the root */
     }
@@ -54,7 +54,7 @@ static bool is_inside(const char *path, const char *of)
  * them as bf16 under TD_PRECISION_BF16; but not a depthwise convolution's, which are no matrix. */
 static bool is_narrow(const search *all, const td_module *m, const td_named_tensor *t)
 {
-    return all->sh->ddp->options.wire != NULL && strcmp(t->name, "weight") == 0 &&
+    return all->sh->options.wire != NULL && strcmp(t->name, "weight") == 0 &&
            (strcmp(m->type->name, "Linear") == 0 || strcmp(m->type->name, "Conv2d") == 0) &&
            t->tensor->ndim >= 2 && t->tensor->shape[1] > 1;
 }
@@ -197,7 +197,7 @@ static bool weave(const td_sharding *sh, const td_tensor *window)
 static td_tensor *new_lasting(const td_sharding *sh, td_group *group, int64_t count)
 {
     td_dtype dtype = td_params_flat(sh->ddp->params)->dtype;
-    const char *offload = sh->ddp->options.offload;
+    const char *offload = sh->options.offload;
     return offload != NULL ? td_offload_new(offload, count, dtype)
            : group != NULL ? td_ddp_new_memory(group, sh->device, count, dtype)
                            : td_zeros(TD_SHAPE(count), dtype, sh->device);
@@ -214,7 +214,7 @@ static td_tensor *new_header(const td_sharding *sh, const td_shard_unit *u)
  * and the units' headers. Collective; the ranks agree on the outcome later. */
 static bool make_memory(td_sharding *sh, td_params_places *places)
 {
-    bool own_values = sh->ddp->options.shard == TD_SHARD_PARAMETERS;
+    bool own_values = sh->options.stage == TD_SHARD_PARAMETERS;
     int64_t length = sh->cuts[sh->count], window = length / sh->ranks;
     places->flat = new_lasting(sh, sh->group, own_values ? window : length);
     places->flat_grad = new_lasting(sh, sh->replicas, window);

@@ -45,7 +45,7 @@ void td_shard_let_all_go(td_sharding *sh)
     for (int k = 0; k < sh->count && sh->units[k].values != NULL; k++) {
         let_go(&sh->units[k]);
     }
-    sh->current = NULL;
+    sh->route.current = NULL;
 }
 
 /* NULL: no slot is free. With `must`, the unit that was gathered ahead gives its slot up: the guess
@@ -59,7 +59,7 @@ static td_slot *find_slot(td_shard_unit *u, bool must)
     td_slot *found = NULL;
     for (int k = 0; k < TD_SLOTS && (found == NULL || found->unit != NULL); k++) {
         td_slot *slot = &sh->slots[k].value;
-        if (slot->unit == NULL || (must && slot->unit != sh->current)) {
+        if (slot->unit == NULL || (must && slot->unit != sh->route.current)) {
             found = slot;
         }
     }
@@ -163,10 +163,10 @@ static void enter(td_shard_unit *u, td_shard_unit *ahead)
         return;
     }
     if (u != sh->root) {
-        if (sh->current != NULL && sh->current != u) {
-            let_go(sh->current);
+        if (sh->route.current != NULL && sh->route.current != u) {
+            let_go(sh->route.current);
         }
-        sh->current = u;
+        sh->route.current = u;
     }
     ask(u, true);
     if (ahead != NULL) {
@@ -206,7 +206,7 @@ void td_shard_meet(td_sharding *sh)
 static void unit_backward(td_node *node, const td_tensor *dy)
 {
     td_shard_unit *u = *(td_shard_unit *const *)td_params_of(node);
-    u->sharding->last = NULL; /* what is recomputed from here on has an order of its own */
+    u->sharding->route.last = NULL; /* what is recomputed from here on has an order of its own */
     enter(u, u->before);
     td_shard_begin_grads(u);
     td_input_grad_is(node, 0, dy);
@@ -226,47 +226,36 @@ static td_tensor *run_unit(const td_around_rest *rest, td_tensor *x, void *user)
 {
     td_shard_unit *u = user;
     td_sharding *sh = u->sharding;
-    if (sh->last != NULL) {
-        sh->last->after = u;
-        u->before = sh->last;
+    if (sh->route.last != NULL) {
+        sh->route.last->after = u;
+        u->before = sh->route.last;
     } else {
-        sh->first = u;
+        sh->route.first = u;
         u->before = NULL;
     }
-    sh->last = u;
+    sh->route.last = u;
     enter(u, u->after);
     td_ddp_report(sh->ddp);
     return record(u, td_run_rest(rest, x));
 }
 
-td_tensor *td_ddp_shard_forward(td_ddp_state *s, const td_around_rest *rest, td_tensor *x)
+static td_tensor *run_model(const td_around_rest *rest, td_tensor *x, void *user)
 {
-    td_sharding *sh = td_sharding_of(s);
-    sh->last = NULL;
+    td_sharding *sh = user;
+    sh->route.last = NULL;
     sh->gather = 0.0;
     if (sh->woven) {
         notice_change(sh);
     }
     if (sh->root != NULL) {
-        enter(sh->root, sh->first);
-        td_ddp_report(s);
+        enter(sh->root, sh->route.first);
+        td_ddp_report(sh->ddp);
     }
     td_tensor *y = td_run_rest(rest, x);
     if (!td_grad_enabled()) {
         td_shard_let_all_go(sh);
     }
     return sh->root != NULL ? record(sh->root, y) : y;
-}
-
-td_status td_shard_surround(td_sharding *sh)
-{
-    for (int k = 0; k < sh->count; k++) {
-        td_shard_unit *u = &sh->units[k];
-        if (u != sh->root) {
-            TD_TRY(td_module_surround(u->module, &(td_around){ .run = run_unit, .user = u }));
-        }
-    }
-    return TD_OK;
 }
 
 /* ---- all values ---- */
@@ -303,19 +292,14 @@ static td_status gather_all(td_sharding *sh)
     return status == TD_OK ? TD_OK : td_fail(status, "%s", f->message);
 }
 
-static td_sharding *sharded_values(td_module *net)
+static td_status gather_values(bool here, void *user)
 {
-    td_ddp_state *s = td_is_ddp(net) ? td_ddp_state_of(net) : NULL;
-    td_sharding *sh =
-        s != NULL && s->options.shard == TD_SHARD_PARAMETERS ? td_sharding_of(s) : NULL;
-    return sh != NULL && !sh->woven ? sh : NULL;
-}
-
-td_status td_unshard(td_module *net)
-{
-    td_sharding *sh = sharded_values(net);
-    if (sh == NULL) {
+    td_sharding *sh = user;
+    if (sh->options.stage < TD_SHARD_PARAMETERS || sh->woven) {
         return TD_OK;
+    }
+    if (!here) {
+        return set_homes(sh, false);
     }
     td_status status = td_group_agree(sh->group, set_homes(sh, true));
     if (status != TD_OK) {
@@ -325,10 +309,24 @@ td_status td_unshard(td_module *net)
     return gather_all(sh);
 }
 
+td_status td_unshard(td_module *net)
+{
+    return td_module_gather(net, true);
+}
+
 void td_reshard(td_module *net)
 {
-    td_sharding *sh = sharded_values(net);
-    if (sh != NULL) {
-        set_homes(sh, false);
+    td_module_gather(net, false);
+}
+
+td_status td_shard_surround(td_sharding *sh)
+{
+    for (int k = 0; k < sh->count; k++) {
+        td_shard_unit *u = &sh->units[k];
+        if (u != sh->root) {
+            TD_TRY(td_module_surround(u->module, &(td_around){ .run = run_unit, .user = u }));
+        }
     }
+    return td_module_surround(
+        sh->ddp->model, &(td_around){ .run = run_model, .gather = gather_values, .user = sh });
 }

@@ -1,4 +1,4 @@
-/* Values travel as bf16 (td_ddp_options.wire). A unit's matrices, which travel as bf16, lie at the
+/* Values travel as bf16 (td_zero_options.wire). A unit's matrices, which travel as bf16, lie at the
  * unit's beginning, and its vectors, which travel as f32, at the end. So every rank's piece is
  * bf16, except that the last rank's piece ends with the vectors. All pieces travel in as many bytes
  * as the last piece needs.

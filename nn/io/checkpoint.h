@@ -83,7 +83,7 @@ typedef struct td_checkpoint_options {
     int metadata_count;
 } td_checkpoint_options;
 
-/* Saves a training run. Under DDP one rank saves. With sharding (td_ddp's .shard) let all ranks
+/* Saves a training run. Under DDP one rank saves. With sharding (td_zero) let all ranks
  * call td_checkpoint_save, except for a model alone whose values are not sharded: one rank saves
  * it. Rank 0 writes the file; the other ranks send rank 0 the parts that they alone have, one
  * tensor at a time. The same holds for extra tensors that belong to several ranks

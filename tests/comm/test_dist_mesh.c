@@ -310,8 +310,9 @@ static int run_against_one(int rank, int size, void *arg)
     shard_run r = { .ema = NULL };
     r.job.net = td_convert_sync_batch_norm(job_net(c.kind, 1, c.dtype), NULL);
     bool gathers = *way == SHARD_GATHERED;
-    r.job.net = td_ddp(r.job.net, .shard = gathers ? TD_SHARD_PARAMETERS : (td_shard)*way,
-                       .gathers = gathers, .mesh = c.options.mesh);
+    r.job.net = td_ddp(
+        r.job.net, .mesh = c.options.mesh,
+        .strategy = td_zero(gathers ? TD_SHARD_PARAMETERS : (td_shard)*way, .gathers = gathers));
     REQUIRE(r.job.net != NULL);
     r.job.optim = shard_optim(c.rule, td_parameters(r.job.net));
     job_data(&r.job, c.kind, c.dtype, rank * EACH, (rank + 1) * EACH);
@@ -431,8 +432,8 @@ static int run_replicas(int rank, int size, void *arg)
     td_mesh *mesh;
     REQUIRE_OK(td_mesh_new("rep=2,dp=2", &mesh));
     shard_run r = { .ema = NULL };
-    r.job.net = td_ddp(new_chain(), .shard = TD_SHARD_GRADIENTS, .mesh = mesh,
-                       .unit = shard_unit_is_linear, .find_unused_parameters = true);
+    r.job.net = td_ddp(new_chain(), .mesh = mesh, .find_unused_parameters = true,
+                       .strategy = td_zero(TD_SHARD_GRADIENTS, .unit = shard_unit_is_linear));
     REQUIRE(r.job.net != NULL);
     r.job.optim = shard_optim(MOMENTUM, td_parameters(r.job.net));
     job_data(&r.job, JOB_MLP, TD_F32, rank * EACH, (rank + 1) * EACH);

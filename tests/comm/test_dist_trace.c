@@ -263,8 +263,8 @@ static td_module *slow_units(void)
     for (int i = 0; i < UNITS; i++) {
         list[i] = td_nn_sequential(td_nn_linear(8, 8), td_nn_gelu());
     }
-    td_module *net =
-        td_ddp(td_nn_sequential_list(list, UNITS), .shard = TD_SHARD_PARAMETERS, .gathers = true);
+    td_module *net = td_ddp(td_nn_sequential_list(list, UNITS),
+                            .strategy = td_zero(TD_SHARD_PARAMETERS, .gathers = true));
     REQUIRE(net != NULL && td_ddp_shard_stats(net).units == UNITS);
     for (int i = 0; i < UNITS; i++) {
         snprintf(names[i], sizeof names[i], "unit %d", i);

@@ -88,7 +88,7 @@ static int run_next_to_none(int rank, int size, void *arg)
     td_set_math((td_math){ .precision = g->c.scales ? TD_PRECISION_FP16
                                         : g->mixed  ? TD_PRECISION_BF16
                                                     : TD_PRECISION_FP32 });
-    whole.options.wire = whole.options.offload = NULL;
+    whole.zero.wire = whole.zero.offload = NULL;
     whole.defers = false;
     if (g->mesh != NULL) {
         REQUIRE_OK(td_mesh_new(g->mesh, &sharded.options.mesh));
@@ -107,7 +107,7 @@ static int run_next_to_none(int rank, int size, void *arg)
     REQUIRE_OK(td_unshard(runs[1].job.net));
     REQUIRE(job_distance(runs[1].job.net, runs[0].job.net, true) < (g->mixed ? 0.02 : 1e-12));
     td_reshard(runs[1].job.net);
-    if (sharded.options.offload != NULL) {
+    if (sharded.zero.offload != NULL) {
         require_windows_on_the_host(&runs[1]);
     }
     shard_close(&runs[0]);
@@ -129,7 +129,7 @@ static void test_weights_are_those_without_sharding(void **state)
     const shard_case scaled = { .kind = JOB_BLOCKS, .rule = ADAM, .scales = true };
     gpu_case cases[] = {
         { NULL, adam, false, true },
-        { NULL, { .kind = JOB_BLOCKS, .rule = ADAM, .options.wire = "bf16" }, true, true },
+        { NULL, { .kind = JOB_BLOCKS, .rule = ADAM, .zero.wire = "bf16" }, true, true },
         { "rep=2,dp=*", adam, false, false },
         { NULL, adam, false, false },
         { NULL, conv, false, false },
@@ -141,13 +141,13 @@ static void test_weights_are_those_without_sharding(void **state)
     enum { CASES = sizeof cases / sizeof *cases, OFFLOADED = 3 };
     for (int i = 0; i < CASES; i++) {
         gpu_case *g = &cases[i];
-        g->c.options.offload = i < OFFLOADED ? NULL : i == CASES - 2 ? folder : "cpu";
+        g->c.zero.offload = i < OFFLOADED ? NULL : i == CASES - 2 ? folder : "cpu";
         procs_succeed(g->mesh != NULL ? 4 : 2, limit, run_next_to_none, g);
     }
     procs_succeed(1, limit, run_next_to_none, &cases[OFFLOADED]);
     gpu_case all = cases[1]; /* bf16 from the host, within replicas */
     all.mesh = "rep=2,dp=*";
-    all.c.options.offload = "cpu";
+    all.c.zero.offload = "cpu";
     all.exactly = false;
     procs_succeed(4, limit, run_next_to_none, &all);
 }
@@ -160,7 +160,7 @@ static int run_bytes(int rank, int size, void *arg)
     (void)arg;
     begin(rank, size);
     shard_case c = { .kind = JOB_BLOCKS, .rule = ADAM }, host = c;
-    host.options.offload = "cpu";
+    host.zero.offload = "cpu";
     shard_run runs[2];
     shard_open(&runs[0], &c, TD_SHARD_PARAMETERS, rank);
     shard_open(&runs[1], &host, TD_SHARD_PARAMETERS, rank);
@@ -217,7 +217,7 @@ static int run_checkpoint(int rank, int size, void *path)
 {
     begin(rank, size);
     shard_case gpu = { .kind = JOB_CONV_BLOCKS, .rule = ADAM, .averages = true }, host = gpu;
-    host.options.offload = "cpu";
+    host.zero.offload = "cpu";
     const struct {
         const shard_case *from, *to;
         td_shard way; /* of the run that loads */
@@ -261,11 +261,11 @@ static int run_refusals(int rank, int size, void *arg)
 {
     (void)arg;
     procs_init(rank, size, 20.0);
-    REQUIRE(td_ddp(job_net(JOB_BLOCKS, 1, TD_F32), .shard = TD_SHARD_PARAMETERS,
-                   .offload = "cpu") == NULL);
+    REQUIRE(td_ddp(job_net(JOB_BLOCKS, 1, TD_F32),
+                   .strategy = td_zero(TD_SHARD_PARAMETERS, .offload = "cpu")) == NULL);
     REQUIRE(strstr(td_last_error(), ".offload 'cpu' is for models on GPUs") != NULL);
-    REQUIRE(td_ddp(job_net(JOB_BLOCKS, 1, TD_F64), .shard = TD_SHARD_PARAMETERS, .wire = "bf16") ==
-            NULL);
+    REQUIRE(td_ddp(job_net(JOB_BLOCKS, 1, TD_F64),
+                   .strategy = td_zero(TD_SHARD_PARAMETERS, .wire = "bf16")) == NULL);
     REQUIRE(strstr(td_last_error(), ".wire bf16 is for f32 models") != NULL);
     td_dist_destroy();
     return 0;

@@ -48,16 +48,19 @@ td_optim *shard_optim(optim_rule rule, td_params *params)
     }
 }
 
-static void set_way(td_ddp_options *options, int way)
+static void set_way(td_ddp_options *options, td_zero_options *zero, int way)
 {
-    options->gathers = way == SHARD_GATHERED;
-    options->shard = options->gathers ? TD_SHARD_PARAMETERS : (td_shard)way;
+    zero->strategy.type = &td_zero_type;
+    zero->gathers = way == SHARD_GATHERED;
+    zero->stage = zero->gathers ? TD_SHARD_PARAMETERS : (td_shard)way;
+    options->strategy = &zero->strategy;
 }
 
 void shard_open(shard_run *r, const shard_case *c, int way, int rank)
 {
     td_ddp_options options = c->options;
-    set_way(&options, way);
+    td_zero_options zero = c->zero;
+    set_way(&options, &zero, way);
     options.bucket_cap_mb = 0.001;
     *r = (shard_run){ .ema = NULL };
     td_defer_init(c->defers);
@@ -207,9 +210,9 @@ static td_module *new_routed(void)
 shard_routed *shard_open_routed(shard_run *r, td_ddp_options options, int way, int rank)
 {
     *r = (shard_run){ .ema = NULL };
-    set_way(&options, way);
+    td_zero_options zero = { .unit = shard_unit_is_linear };
+    set_way(&options, &zero, way);
     options.model = new_routed();
-    options.unit = shard_unit_is_linear;
     r->job.net = td_ddp_at(options, TD_HERE);
     REQUIRE(r->job.net != NULL);
     r->job.optim = shard_optim(MOMENTUM, td_parameters(r->job.net));

@@ -24,6 +24,7 @@ typedef struct shard_case {
     bool recomputes;    /* the model's children */
     bool defers, blank; /* td_defer_init; without drawing */
     td_ddp_options options;
+    td_zero_options zero; /* stage and gathers: see shard_open */
 } shard_case;
 
 typedef struct shard_run {
@@ -33,7 +34,7 @@ typedef struct shard_run {
 } shard_run;
 
 bool shard_is_woven(int way); /* values are shared in place */
-/* For td_ddp_options.unit: each layer is a unit. */
+/* For td_zero_options.unit: each layer is a unit. */
 bool shard_unit_is_linear(const td_module *m, const char *path, void *user);
 
 td_optim *shard_optim(optim_rule rule, td_params *params);

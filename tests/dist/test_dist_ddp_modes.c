@@ -277,8 +277,8 @@ static void test_communication_hooks(void **state)
         { { .comm_hook = "bf16", .bucket_cap_mb = 0.001 }, 5e-3, false },
         { { .comm_hook = "fp16", .bucket_cap_mb = 0.001 }, 1e-3, false },
         /* plain until step 10 */
-        { { .comm_hook = "powersgd", .powersgd_start = 10, .bucket_cap_mb = 0.001 }, 1e-5, true },
-        { { .comm_hook = "powersgd", .powersgd_start = 2, .powersgd_rank = 2 }, 1e-5, false },
+        { { .codec = td_powersgd(.start = 10), .bucket_cap_mb = 0.001 }, 1e-5, true },
+        { { .codec = td_powersgd(.start = 2, .rank = 2) }, 1e-5, false },
         { { .codec = &copy_codec, .bucket_cap_mb = 0.001 }, 1e-5, true },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -98,8 +98,8 @@ static void open_run(run *r, const resume_case *c)
         make_ema(c, r);
         load(c, r);
     }
-    r->net = td_ddp(r->net, .bucket_cap_mb = 0.001, .comm_hook = c->powersgd ? "powersgd" : c->hook,
-                    .powersgd_rank = 2, .powersgd_start = 3);
+    r->net = td_ddp(r->net, .bucket_cap_mb = 0.001, .comm_hook = c->powersgd ? NULL : c->hook,
+                    .codec = c->powersgd ? td_powersgd(.rank = 2, .start = 3) : NULL);
     REQUIRE(r->net != NULL);
     if (r->optim == NULL) {
         r->optim = make_optim(c, r->net);

@@ -9,6 +9,7 @@
 #include "tensor/extend.h"
 #include "dist/comm/collectives.h"
 #include "dist/comm/mesh.h"
+#include "dist/shard/zero.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -309,7 +310,7 @@ static int run_without_memory(int rank, int size, void *arg)
     td_mesh *mesh;
     REQUIRE_OK(td_mesh_new("rep=2,dp=1", &mesh));
     td_module *net = td_nn_sequential(td_nn_sequential(td_nn_linear(2, WIDTH)));
-    net = td_ddp(net, .shard = TD_SHARD_PARAMETERS, .mesh = mesh, .gathers = true);
+    net = td_ddp(net, .mesh = mesh, .strategy = td_zero(TD_SHARD_PARAMETERS, .gathers = true));
     REQUIRE(net != NULL);
     toy data = make_toy(2);
     td_loader *loader = td_loader_open(&data.base, .batch_size = 1);

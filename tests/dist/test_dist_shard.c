@@ -6,6 +6,7 @@
 #include "nn/extra/muon.h"
 #include "nn/module.h"
 #include "tensor/clock.h"
+#include "dist/ddp/codec.h"
 #include "tests/comm/dist_faults.h"
 #include "tests/help/dist_procs.h"
 #include "tests/help/expect_fatal.h"
@@ -35,7 +36,9 @@ static int run_same(int rank, int size, void *arg)
     const shard_case *c = arg;
     procs_init(rank, size, 20.0);
     shard_run runs[SHARD_WAYS];
-    int ways = c->again || c->options.comm_hook != NULL ? TD_SHARD_OPTIMIZER : SHARD_GATHERED;
+    int ways = c->again || c->options.comm_hook != NULL || c->options.codec != NULL
+                   ? TD_SHARD_OPTIMIZER
+                   : SHARD_GATHERED;
     for (int way = TD_SHARD_NONE; way <= ways; way++) {
         shard_open(&runs[way], c, way, rank);
     }
@@ -93,12 +96,10 @@ static void test_with_what_else_a_step_does(void **state)
     run_everywhere((shard_case){ .kind = kind, .rule = MOMENTUM, .scales = true });
     run_everywhere((shard_case){ .kind = kind, .rule = ADAM, .recomputes = true });
     run_everywhere((shard_case){ .rule = ADAM, .options.comm_hook = "bf16" });
-    run_everywhere(
-        (shard_case){ .rule = ADAM, .options = { .comm_hook = "powersgd", .powersgd_start = 3 } });
+    run_everywhere((shard_case){ .rule = ADAM, .options.codec = td_powersgd(.start = 3) });
     run_everywhere(
         (shard_case){ .kind = kind, .rule = ADAM, .options.find_unused_parameters = true });
-    run_everywhere(
-        (shard_case){ .kind = kind, .rule = ADAM, .options.unit = shard_unit_is_linear });
+    run_everywhere((shard_case){ .kind = kind, .rule = ADAM, .zero.unit = shard_unit_is_linear });
     procs_succeed(1, limit, run_same, &(shard_case){ .kind = kind, .rule = ADAM });
     procs_succeed(8, limit, run_same, &(shard_case){ .kind = kind, .rule = ADAM, .clips = true });
 }
@@ -218,8 +219,8 @@ static int run_hooks(int rank, int size, void *arg)
         td_module *net = job_net(JOB_MLP, 1, TD_F64);
         td_on_grad_ready(net->children[2]->tensors[0].tensor, look, &sharded);
         bool gathers = way == SHARD_GATHERED;
-        net = td_ddp(net, .shard = gathers ? TD_SHARD_PARAMETERS : (td_shard)way,
-                     .gathers = gathers, .unit = shard_unit_is_linear);
+        net = td_ddp(net, .strategy = td_zero(gathers ? TD_SHARD_PARAMETERS : (td_shard)way,
+                                              .gathers = gathers, .unit = shard_unit_is_linear));
         REQUIRE(net != NULL);
         r = (shard_run){ .job.net = net, .job.optim = shard_optim(SGD, td_parameters(net)) };
         job_data(&r.job, JOB_MLP, TD_F64, rank * EACH, (rank + 1) * EACH);
@@ -307,8 +308,8 @@ static int run_refusals(int rank, int size, void *arg)
     procs_init(rank, size, 20.0);
     td_module *net = job_net(JOB_MLP, 1, TD_F32);
     td_optim *early = td_sgd(td_parameters(net), .lr = 0.1, .momentum = 0.9);
-    REQUIRE(td_ddp(td_module_clone(net), .shard = (td_shard)(TD_SHARD_OPTIMIZER * (rank == 0))) ==
-            NULL);
+    REQUIRE(td_ddp(td_module_clone(net),
+                   .strategy = td_zero((td_shard)(TD_SHARD_OPTIMIZER * (rank == 0)))) == NULL);
     REQUIRE(strstr(td_last_error(), "shard optimizer") != NULL); /* on one rank only */
     td_optim_free(early);
     td_module_free(net);
@@ -328,20 +329,23 @@ static void test_what_cannot_be_combined(void **state)
     char url[600];
     snprintf(url, sizeof url, "file://%s", temp_path("store"));
     assert_int_equal(td_dist_init(.init_method = url, .world_size = 1), TD_OK);
-    td_module *net = td_ddp(job_net(JOB_MLP, 1, TD_F32), .shard = TD_SHARD_OPTIMIZER);
+    td_module *net = td_ddp(job_net(JOB_MLP, 1, TD_F32), .strategy = td_zero(TD_SHARD_OPTIMIZER));
     assert_non_null(net);
     expect_fatal("use td_sgd, td_adam or td_adamw", td_muon(td_parameters(net), .lr = 0.1));
-    expect_fatal("or td_ddp without .shard", td_ddp_join_begin(net, false));
+    expect_fatal("or td_ddp without .strategy", td_ddp_join_begin(net, false));
     td_module_free(net);
     net = job_net(JOB_MLP, 1, TD_F32);
     expect_fatal("use TD_SHARD_OPTIMIZER, or no hook",
-                 td_ddp(net, .shard = TD_SHARD_GRADIENTS, .comm_hook = "bf16"));
-    expect_fatal("there is no way of sharding 7", td_ddp(net, .shard = (td_shard)7));
-    expect_fatal("there is no .wire 'fp8'; there is bf16", td_ddp(net, .wire = "fp8"));
-    expect_fatal("with TD_SHARD_PARAMETERS", td_ddp(net, .wire = "bf16"));
-    expect_fatal(".offload is for windows of all", td_ddp(net, .offload = temp_folder()));
+                 td_ddp(net, .comm_hook = "bf16", .strategy = td_zero(TD_SHARD_GRADIENTS)));
+    expect_fatal("there is no stage 7", td_ddp(net, .strategy = td_zero((td_shard)7)));
+    expect_fatal("there is no .wire 'fp8'; there is bf16",
+                 td_ddp(net, .strategy = td_zero(TD_SHARD_NONE, .wire = "fp8")));
+    expect_fatal("with TD_SHARD_PARAMETERS",
+                 td_ddp(net, .strategy = td_zero(TD_SHARD_NONE, .wire = "bf16")));
+    expect_fatal(".offload is for windows of all",
+                 td_ddp(net, .strategy = td_zero(TD_SHARD_NONE, .offload = temp_folder())));
     td_optim *early = td_sgd(td_parameters(net), .lr = 0.1, .momentum = 0.9);
-    expect_fatal("are made after td_ddp", td_ddp(net, .shard = TD_SHARD_OPTIMIZER));
+    expect_fatal("are made after td_ddp", td_ddp(net, .strategy = td_zero(TD_SHARD_OPTIMIZER)));
     td_optim_free(early);
     td_module_free(net);
     td_dist_destroy();

@@ -135,7 +135,7 @@ static void check_wire(shard_run *r, const shard_case *c, int way, const extent 
 {
     uint64_t got = wire_of_step(r, c);
     REQUIRE(way < TD_SHARD_GRADIENTS || has_buffers(c) ||
-            got == wire_formula(e, way, world, c->dtype, c->options.wire != NULL));
+            got == wire_formula(e, way, world, c->dtype, c->zero.wire != NULL));
 }
 
 /* Inside of td_ddp_no_sync_begin all units keep their gradients: the two that backward comes to
@@ -223,8 +223,8 @@ static int run_wire(int rank, int size, void *arg)
 {
     shard_case c = *(const shard_case *)arg, narrow = c;
     procs_init(rank, size, 20.0);
-    narrow.options.wire = "bf16";
-    bool counts = !has_buffers(&c) && c.options.unit == NULL && !c.recomputes;
+    narrow.zero.wire = "bf16";
+    bool counts = !has_buffers(&c) && c.zero.unit == NULL && !c.recomputes;
     for (int mixed = 0; mixed < 2; mixed++) {
         td_set_math((td_math){ .precision = mixed ? TD_PRECISION_BF16 : TD_PRECISION_FP32 });
         shard_run none, wide, rounded;
@@ -264,7 +264,7 @@ static void test_bf16_on_the_wire(void **state)
                       &(shard_case){ .kind = JOB_CONV_BLOCKS, .rule = MOMENTUM });
     }
     shard_case layers = { .kind = JOB_BLOCKS, .rule = ADAM, .recomputes = true };
-    layers.options.unit = shard_unit_is_linear;
+    layers.zero.unit = shard_unit_is_linear;
     procs_succeed(2, limit, run_wire, &layers);
 }
 
@@ -277,8 +277,8 @@ static double uncounted_bytes(int way)
     REQUIRE_OK(td_barrier(NULL));
     td_shard shard = way == SHARD_GATHERED ? TD_SHARD_PARAMETERS : (td_shard)way;
     td_manual_seed(1);
-    td_module *net =
-        td_ddp(shard_wide_net(WIDTH, 6), .shard = shard, .gathers = way == SHARD_GATHERED);
+    td_module *net = td_ddp(shard_wide_net(WIDTH, 6),
+                            .strategy = td_zero(shard, .gathers = way == SHARD_GATHERED));
     REQUIRE(net != NULL);
     td_optim *optim = td_adam(td_parameters(net), .lr = 1e-3);
     td_tensor *x = td_zeros(TD_SHAPE(2, WIDTH), TD_F32, TD_CPU);
@@ -345,7 +345,7 @@ static int run_again_like_one(int rank, int size, void *arg)
     (void)arg;
     procs_init(rank, size, 20.0);
     shard_case c = { .kind = JOB_MLP, .dtype = TD_F64, .rule = MOMENTUM, .again = true };
-    c.options.unit = shard_unit_is_linear;
+    c.zero.unit = shard_unit_is_linear;
     for (int way = TD_SHARD_OPTIMIZER; way <= TD_SHARD_PARAMETERS; way++) {
         shard_run sharded, one;
         shard_open(&sharded, &c, way, rank);

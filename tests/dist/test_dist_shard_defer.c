@@ -65,7 +65,7 @@ static int run_airbench(int rank, int size, void *arg)
         td_generator after = *td_default_generator();
         uint64_t hash = job_hash(net);
         td_module_free(net);
-        net = td_ddp(airbench(unit_head != 0, true), .shard = TD_SHARD_PARAMETERS);
+        net = td_ddp(airbench(unit_head != 0, true), .strategy = td_zero(TD_SHARD_PARAMETERS));
         REQUIRE(net != NULL && memcmp(&after, td_default_generator(), sizeof after) == 0);
         REQUIRE_OK(td_unshard(net));
         REQUIRE(job_hash(net) == hash);
@@ -92,7 +92,7 @@ static int run_odd_draws(int rank, int size, void *arg)
     td_module *net = odd_net(7 + (uint64_t)rank);
     REQUIRE(td_defer_init(false));
     REQUIRE(memcmp(&after, td_default_generator(), sizeof after) == 0);
-    net = td_ddp(net, .shard = TD_SHARD_PARAMETERS, .gathers = arg != NULL);
+    net = td_ddp(net, .strategy = td_zero(TD_SHARD_PARAMETERS, .gathers = arg != NULL));
     REQUIRE(net != NULL && td_params_length(td_parameters(net)) > 0);
     REQUIRE_OK(td_unshard(net));
     REQUIRE(job_hash(net) == hash && (rank == 0 || job_hash(own) != hash));
@@ -100,7 +100,7 @@ static int run_odd_draws(int rank, int size, void *arg)
     REQUIRE(memcmp(&after, td_default_generator(), sizeof after) == 0);
     td_module_free(net);
     td_defer_init(rank == 0);
-    REQUIRE(td_ddp(odd_net(7), .shard = TD_SHARD_PARAMETERS) == NULL);
+    REQUIRE(td_ddp(odd_net(7), .strategy = td_zero(TD_SHARD_PARAMETERS)) == NULL);
     td_defer_init(false);
     REQUIRE(strstr(td_last_error(), "different models: rank 1: the parameter '0.weight'"));
     REQUIRE(strstr(td_last_error(), "rank 0 has (td_defer_init) the parameter '0.weight'"));
@@ -150,7 +150,7 @@ static int run_first_peak(int rank, int size, void *arg)
     td_defer_init(*defers);
     td_module *net = shard_wide_net(WIDTH, BLOCKS);
     td_defer_init(false);
-    net = td_ddp(net, .shard = TD_SHARD_PARAMETERS);
+    net = td_ddp(net, .strategy = td_zero(TD_SHARD_PARAMETERS));
     REQUIRE(net != NULL);
     double peak = shard_process_bytes("status", "VmHWM:") - before;
     td_shard_stats stats = td_ddp_shard_stats(net);
@@ -202,7 +202,7 @@ static int run_without_memory(int rank, int size, void *arg)
 {
     (void)arg;
     procs_init(rank, size, 20.0);
-    td_ddp_options o = { .shard = TD_SHARD_PARAMETERS, .gathers = true };
+    td_ddp_options o = { .strategy = td_zero(TD_SHARD_PARAMETERS, .gathers = true) };
     o.model = square_net();
     /* Windows take 1.5 times as many bytes on shm, once as many on gloo. */
     limit_memory(rank == 1 ? 1.75 * SQUARE_BYTES : INFINITY);
@@ -289,8 +289,8 @@ static void test_deferred_values_are_not_there(void **state)
     expect_fatal("'2.3.weight' takes no gradient", td_parameters(net));
     td_module_free(net);
     td_free(x);
-    assert_null(td_ddp(other, .shard = TD_SHARD_GRADIENTS));
-    assert_error_says("td_defer_init(true), which is for .shard = TD_SHARD_PARAMETERS", NULL);
+    assert_null(td_ddp(other, .strategy = td_zero(TD_SHARD_GRADIENTS)));
+    assert_error_says("td_defer_init(true), which is for a strategy that divides values", NULL);
     td_dist_destroy();
 }
 
@@ -301,7 +301,7 @@ static int run_offloaded(int rank, int size, void *arg)
 {
     shard_case c = { .kind = JOB_BLOCKS, .rule = ADAMW_GROUPS, .averages = true, .clips = true };
     shard_case files = c, deferred;
-    files.options.offload = arg;
+    files.zero.offload = arg;
     deferred = files;
     deferred.defers = true;
     const shard_case *cases[] = { &c, &files, &deferred };
@@ -328,8 +328,9 @@ static int run_offloaded(int rank, int size, void *arg)
 static double anonymous_bytes(const char *folder, td_shard_stats *stats)
 {
     td_manual_seed(1);
-    td_module *net = td_ddp(shard_wide_net(WIDTH, BLOCKS), .shard = TD_SHARD_PARAMETERS,
-                            .gathers = true, .offload = folder);
+    td_module *net =
+        td_ddp(shard_wide_net(WIDTH, BLOCKS),
+               .strategy = td_zero(TD_SHARD_PARAMETERS, .gathers = true, .offload = folder));
     REQUIRE(net != NULL);
     td_optim *optim = td_adam(td_parameters(net), .lr = 1e-3);
     td_tensor *x = td_full(TD_SHAPE(2, WIDTH), 0.5, TD_F32, TD_CPU);
@@ -387,7 +388,7 @@ static void limit_files(bool limited)
 
 static void require_told_of_large_file(void)
 {
-    REQUIRE(strstr(td_last_error(), "rank 1: td_ddp: .offload '") != NULL);
+    REQUIRE(strstr(td_last_error(), "rank 1: td_zero: .offload '") != NULL);
     REQUIRE(strstr(td_last_error(), "File too large") != NULL);
 }
 
@@ -395,12 +396,13 @@ static void require_told_of_large_file(void)
 static int run_without_space(int rank, int size, void *arg)
 {
     procs_init(rank, size, 20.0);
-    REQUIRE(td_ddp(job_net(JOB_BLOCKS, 1, TD_F32), .shard = TD_SHARD_PARAMETERS,
-                   .offload = rank == 1 ? "/no/such/folder" : arg) == NULL);
-    REQUIRE(strstr(td_last_error(), "rank 1: td_ddp: .offload '/no/such/folder': cannot make a "
+    REQUIRE(td_ddp(job_net(JOB_BLOCKS, 1, TD_F32),
+                   .strategy = td_zero(TD_SHARD_PARAMETERS,
+                                       .offload = rank == 1 ? "/no/such/folder" : arg)) == NULL);
+    REQUIRE(strstr(td_last_error(), "rank 1: td_zero: .offload '/no/such/folder': cannot make a "
                                     "file of") != NULL);
     REQUIRE(strstr(td_last_error(), "create the folder first") != NULL);
-    td_ddp_options o = { .shard = TD_SHARD_PARAMETERS, .offload = arg };
+    td_ddp_options o = { .strategy = td_zero(TD_SHARD_PARAMETERS, .offload = arg) };
     o.model = job_net(JOB_BLOCKS, 1, TD_F32);
     limit_files(rank == 1);
     REQUIRE(td_ddp_at(o, TD_HERE) == NULL);

@@ -50,8 +50,8 @@ static int run_losses(int rank, int size, void *arg)
     for (int way = TD_SHARD_NONE; way < SHARD_WAYS; way++) {
         bool gathers = way == SHARD_GATHERED;
         td_module *net =
-            td_ddp(new_blocks(), .shard = gathers ? TD_SHARD_PARAMETERS : (td_shard)way,
-                   .gathers = gathers);
+            td_ddp(new_blocks(), .strategy = td_zero(gathers ? TD_SHARD_PARAMETERS : (td_shard)way,
+                                                     .gathers = gathers));
         REQUIRE(net != NULL);
         td_optim *optim = td_adam(td_parameters(net), .lr = 1e-3);
         td_tensor *x = td_new(TD_SHAPE(ROWS, WIDTH), TD_F32, TD_CPU);

@@ -6,6 +6,7 @@
  * die        rank 1 kills itself in a step; the others must be told
  *
  * Every rank says in one line what it has found, and ends with 0 if it is as it should be. */
+#include "dist/ddp/codec.h"
 #include "dist/ddp/extra.h"
 #include "tandem.h"
 #include "tensor/extend.h"
@@ -189,7 +190,7 @@ static double pair_difference(const td_device devices[2], const td_ddp_options o
 /* PowerSGD on the device against PowerSGD on the CPU, once it compresses. */
 static double powersgd_difference(td_device device)
 {
-    td_ddp_options o = { .comm_hook = "powersgd", .powersgd_start = 2, .powersgd_rank = 2 };
+    td_ddp_options o = { .codec = td_powersgd(.start = 2, .rank = 2) };
     return pair_difference((td_device[]){ device, TD_CPU }, (td_ddp_options[]){ o, o });
 }
 
@@ -203,10 +204,10 @@ static double shard_difference(td_device device)
 {
     double largest = 0.0;
     for (int way = TD_SHARD_OPTIMIZER; way <= TD_SHARD_PARAMETERS && largest >= 0.0; way++) {
-        double d =
-            pair_difference((td_device[]){ device, device },
-                            (td_ddp_options[]){ { .shard = (td_shard)way, .unit = is_linear },
-                                                { .shard = TD_SHARD_NONE } });
+        double d = pair_difference(
+            (td_device[]){ device, device },
+            (td_ddp_options[]){ { .strategy = td_zero((td_shard)way, .unit = is_linear) },
+                                { .strategy = NULL } });
         largest = d < 0.0 ? d : fmax(largest, d);
     }
     return largest;

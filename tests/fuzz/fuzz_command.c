@@ -43,9 +43,9 @@ static void fuzz_option(cli_kind kind, const char *text)
 
 static void fuzz_hook(const char *text)
 {
-    td_ddp_options o = { 0 };
-    if (train_hook_read(text, &o)) {
-        require(o.powersgd_rank >= 0 && o.powersgd_rank <= 1024 && o.powersgd_start >= 0);
+    train_hook hook = { .name = NULL };
+    if (train_hook_read(text, &hook)) {
+        require(hook.rank >= 0 && hook.rank <= 1024 && hook.start >= 0);
     }
 }
 

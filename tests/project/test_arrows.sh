@@ -47,7 +47,7 @@ includes() { # includes FOLDER...
 }
 
 # Root files that know what is in subfolders by their task: the tables of what can be chosen.
-registries='tensor/backend.c data/registry.c dist/comm/registry.c dist/evaluate.c'
+registries='tensor/backend.c data/registry.c dist/comm/registry.c'
 
 all=$(includes tensor autograd nn data dist apps tandem.h)
 of() { # of ROOM...: its lines
@@ -55,7 +55,7 @@ of() { # of ROOM...: its lines
     grep -E "^($*)[/:]" <<<"$all"
 }
 
-echo 1..12
+echo 1..13
 for room in tensor autograd nn data dist/comm dist apps; do
     offenders=$(of "$room" | while read -r at path; do
         found=no
@@ -119,5 +119,17 @@ if [ -e "$build/tensor/tensor.o" ] && command -v nm >/dev/null; then
 else
     echo "ok 11 - no circles of files # SKIP there are no object files in $build"
     echo "ok 12 - the scan sees circles # SKIP"
+fi
+
+# The first lesson trains in one process: td_evaluate asks what surrounds a module, and names no strategy.
+lesson=$build/apps/wine_single
+if [ -e "$lesson" ] && command -v nm >/dev/null; then
+    strategies=$(for folder in dist/ddp dist/ddp/extra dist/shard dist/dp dist/sync_bn; do calls $folder; done |
+        awk '$2 ~ /^[A-Z]$/ && $2 != "U" { print $3 }' | sort -u)
+    linked=$(nm "$lesson" | awk '$2 ~ /^[A-Z]$/ && $2 != "U" { print $3 }' | sort -u)
+    [ "$(wc -l <<<"$strategies")" -ge 50 ] || strategies=$linked
+    check 'lesson 1 links no strategy of dist/' "$(comm -12 <(echo "$strategies") <(echo "$linked"))"
+else
+    echo "ok 13 - lesson 1 links no strategy of dist/ # SKIP there is no $lesson"
 fi
 [ $failures -eq 0 ]

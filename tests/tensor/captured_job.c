@@ -93,8 +93,9 @@ void captured_job_open(captured_job *job, captured_kind kind)
         if (kind.replicas) {
             assert_int_equal(td_mesh_new("rep=*", &job->mesh), TD_OK);
         }
-        job->net = td_ddp(job->net, .bucket_cap_mb = 0.001, .shard = kind.shard, .unit = is_linear,
-                          .mesh = job->mesh, .wire = kind.wire, .offload = kind.offload);
+        job->net = td_ddp(job->net, .bucket_cap_mb = 0.001, .mesh = job->mesh,
+                          .strategy = td_zero(kind.shard, .unit = is_linear, .wire = kind.wire,
+                                              .offload = kind.offload));
         assert_non_null(job->net);
     }
     job->optim = new_optim(kind.optim, td_parameters(job->net));

@@ -93,8 +93,9 @@ struct train_run {
     td_module *net; /* these three are made by the program, ended by train_end */
     td_optim *optim;
     td_loader *loader;
-    td_ddp_options ddp; /* for the program to call td_ddp with: --comm-hook, --shard */
-    td_mesh *mesh;      /* of the processes; NULL: there is one */
+    train_hook hook;      /* --comm-hook */
+    td_zero_options zero; /* --shard */
+    td_mesh *mesh;        /* of the processes; NULL: there is one */
     train_recipe recipe;
     td_ema *ema;         /* made by train_loop if the recipe has one */
     td_scaler *scaler;   /* made by train_loop under --precision fp16 */

@@ -33,7 +33,7 @@ typedef struct train_args {
     const char *recompute; /* none, block, stage */
     const char *comm_hook; /* train_hook_read; NULL: none */
     const char *shard;     /* none, optimizer, gradients, parameters; NULL: none */
-    const char *offload;   /* td_ddp_options.offload; NULL: none */
+    const char *offload;   /* td_zero_options.offload; NULL: none */
     const char *wire;      /* none, bf16; NULL: none */
     const char *mesh;      /* of the processes (dist/comm/mesh.h); NULL: $TANDEM_MESH */
     reports reports;
@@ -69,9 +69,13 @@ td_status train_args_apply(train_args *args, const char *task);
  * file is of another task. (train_save.c) */
 td_status train_args_resume(train_args *args, const char *task);
 
-/* Sets options' hook from the text of --comm-hook; false: the text is none of its forms.
- * (train_hook.c) */
-bool train_hook_read(const char *text, td_ddp_options *options);
+typedef struct train_hook {
+    const char *name; /* NULL: none */
+    int rank;         /* PowerSGD's; others': 0 */
+    int64_t start;
+} train_hook;
+/* Reads --comm-hook; false: the text is none of its forms. (train_hook.c) */
+bool train_hook_read(const char *text, train_hook *hook);
 bool train_hook_fits(const char *text);
 
 /* Whether the text is a form of --mesh. (train_shard.c) */

@@ -12,7 +12,7 @@ static const char powersgd[] = "powersgd";
 
 /* ---- the option ---- */
 
-bool train_hook_read(const char *text, td_ddp_options *options)
+bool train_hook_read(const char *text, train_hook *read)
 {
     static const char *const hooks[] = { "none", "bf16", "fp16", powersgd };
     enum { NONE = 0, POWERSGD = 3 };
@@ -31,24 +31,19 @@ bool train_hook_read(const char *text, td_ddp_options *options)
         (rank_text == NULL || cli_read_int(rank_text, 1, MOST_RANK, &rank, why, sizeof why)) &&
         (start_text == NULL || cli_read_int(start_text, 1, MOST_STEPS, &start, why, sizeof why));
     if (fits) {
-        options->comm_hook = hook != NONE ? hooks[hook] : NULL;
-        options->powersgd_rank = plain ? 0 : (int)rank;
-        options->powersgd_start = plain ? 0 : start;
+        read->name = hook != NONE ? hooks[hook] : NULL;
+        read->rank = plain ? 0 : (int)rank;
+        read->start = plain ? 0 : start;
     }
     return fits;
 }
 
 bool train_hook_fits(const char *text)
 {
-    return train_hook_read(text, &(td_ddp_options){ 0 });
+    return train_hook_read(text, &(train_hook){ 0 });
 }
 
 /* ---- what a run says ---- */
-
-static bool is_powersgd(const td_ddp_options *options)
-{
-    return options->comm_hook != NULL && strcmp(options->comm_hook, powersgd) == 0;
-}
 
 static int64_t optimizer_steps(const train_run *r)
 {
@@ -58,20 +53,20 @@ static int64_t optimizer_steps(const train_run *r)
 
 void train_hook_tell(const train_run *r)
 {
-    const td_ddp_options *o = &r->ddp;
-    if (o->comm_hook == NULL) {
+    const train_hook *h = &r->hook;
+    if (h->name == NULL) {
         return;
     }
     if (!td_is_ddp(r->net)) {
         td_printf_rank0("--comm-hook: there is one process, and no gradients travel\n");
-    } else if (!is_powersgd(o)) {
-        td_printf_rank0("gradients travel as %s\n", o->comm_hook);
+    } else if (h->rank == 0) {
+        td_printf_rank0("gradients travel as %s\n", h->name);
     } else {
         int64_t steps = optimizer_steps(r);
         td_printf_rank0("gradients travel as PowerSGD's factors of rank %d after %" PRId64
                         " plain steps",
-                        o->powersgd_rank, o->powersgd_start);
-        if (steps <= o->powersgd_start) {
+                        h->rank, h->start);
+        if (steps <= h->start) {
             td_printf_rank0(", and this run has only %" PRId64 ": see --comm-hook %s:RANK:START",
                             steps, powersgd);
         }
@@ -90,10 +85,9 @@ td_status train_hook_to_save(const train_run *r, td_checkpoint_options *c)
 static bool has_state(const train_run *r, const char *path)
 {
     char text[256];
-    td_ddp_options then = { 0 };
+    train_hook then = { 0 };
     bool same_hook = td_checkpoint_metadata(path, "option.comm-hook", text, sizeof text) == TD_OK &&
-                     train_hook_read(text, &then) && is_powersgd(&then) &&
-                     then.powersgd_rank == r->ddp.powersgd_rank;
+                     train_hook_read(text, &then) && then.rank == r->hook.rank;
     return same_hook && td_checkpoint_metadata(path, "world", text, sizeof text) == TD_OK &&
            strtol(text, NULL, 10) == td_dist_world_size();
 }
@@ -101,7 +95,7 @@ static bool has_state(const train_run *r, const char *path)
 td_status train_hook_to_load(const train_run *r, td_checkpoint_options *c)
 {
     const char *path = r->args.resume;
-    if (!td_is_ddp(r->net) || !is_powersgd(&r->ddp)) {
+    if (!td_is_ddp(r->net) || r->hook.rank == 0) {
         return TD_OK;
     }
     if (!has_state(r, path)) {

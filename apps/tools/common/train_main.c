@@ -3,6 +3,7 @@
 #include "apps/tools/common/ranks.h"
 #include "apps/tools/common/signals.h"
 #include "apps/tools/common/train.h"
+#include "dist/ddp/codec.h"
 #include "dist/trace.h"
 
 td_status train_begin(train_run *r)
@@ -12,7 +13,7 @@ td_status train_begin(train_run *r)
     }
     train_find_latest(r);
     TD_TRY(train_args_apply(&r->args, r->task->name));
-    TD_REQUIRE(r->args.comm_hook == NULL || train_hook_read(r->args.comm_hook, &r->ddp), TD_HERE,
+    TD_REQUIRE(r->args.comm_hook == NULL || train_hook_read(r->args.comm_hook, &r->hook), TD_HERE,
                "--comm-hook %s is none of its forms", r->args.comm_hook);
     TD_TRY(train_set_shard(r));
     if (r->args.trace != NULL) {
@@ -27,10 +28,13 @@ td_status train_begin(train_run *r)
 
 td_module *train_ddp(const train_run *r, td_module *model)
 {
-    td_ddp_options options = r->ddp;
-    options.model = model;
-    options.mesh = r->mesh;
-    return model != NULL ? td_ddp_at(options, TD_HERE) : NULL;
+    const train_hook *h = &r->hook;
+    return model == NULL
+               ? NULL
+               : td_ddp(model, .mesh = r->mesh, .strategy = &r->zero.strategy,
+                        .comm_hook = h->rank > 0 ? NULL : h->name,
+                        .codec =
+                            h->rank > 0 ? td_powersgd(.rank = h->rank, .start = h->start) : NULL);
 }
 
 td_sampler *train_sampler(const train_run *r)

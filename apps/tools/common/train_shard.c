@@ -42,15 +42,16 @@ static td_shard shard_of(const train_args *args)
 
 bool train_defers(const train_run *r)
 {
-    return td_dist_is_initialized() && r->ddp.shard == TD_SHARD_PARAMETERS;
+    return td_dist_is_initialized() && r->zero.stage == TD_SHARD_PARAMETERS;
 }
 
 td_status train_set_shard(train_run *r)
 {
-    r->ddp.shard = shard_of(&r->args);
-    r->ddp.offload = r->args.offload;
+    r->zero.strategy.type = &td_zero_type;
+    r->zero.stage = shard_of(&r->args);
+    r->zero.offload = r->args.offload;
     bool narrow = r->args.wire != NULL && strcmp(r->args.wire, "none") != 0;
-    r->ddp.wire = narrow ? r->args.wire : NULL;
+    r->zero.wire = narrow ? r->args.wire : NULL;
     return train_defers(r) || (!narrow && r->args.offload == NULL)
                ? TD_OK
                : td_fail(TD_E_ARG,
@@ -61,20 +62,20 @@ td_status train_set_shard(train_run *r)
 
 bool train_shards(const train_run *r)
 {
-    return r->ddp.shard != TD_SHARD_NONE && td_is_ddp(r->net);
+    return r->zero.stage != TD_SHARD_NONE && td_is_ddp(r->net);
 }
 
 bool train_saves_model(const train_run *r)
 {
-    return ranks_first() || (train_shards(r) && r->ddp.shard == TD_SHARD_PARAMETERS);
+    return ranks_first() || (train_shards(r) && r->zero.stage == TD_SHARD_PARAMETERS);
 }
 
 void train_shard_tell(const train_run *r)
 {
     if (train_shards(r)) {
         td_shard_stats s = td_ddp_shard_stats(r->net);
-        double mib = (double)(s.state + s.gradients * (r->ddp.shard >= TD_SHARD_GRADIENTS) +
-                              s.values * (r->ddp.shard >= TD_SHARD_PARAMETERS)) /
+        double mib = (double)(s.state + s.gradients * (r->zero.stage >= TD_SHARD_GRADIENTS) +
+                              s.values * (r->zero.stage >= TD_SHARD_PARAMETERS)) /
                      1048576.0;
         static const char *const shared[] = { "", "the optimizer's state is",
                                               "the optimizer's state and gradients are",
@@ -84,9 +85,9 @@ void train_shard_tell(const train_run *r)
         if (replicas > 1) {
             snprintf(each, sizeof each, " in each of %d replicas", replicas);
         }
-        td_printf_rank0("%s cut into %d windows%s: %.1f MiB a process\n", shared[r->ddp.shard],
+        td_printf_rank0("%s cut into %d windows%s: %.1f MiB a process\n", shared[r->zero.stage],
                         td_mesh_size(r->mesh, "dp"), each, mib);
-    } else if (r->ddp.shard != TD_SHARD_NONE) {
+    } else if (r->zero.stage != TD_SHARD_NONE) {
         td_printf_rank0("--shard: there is one process, and nothing is shared\n");
     }
 }

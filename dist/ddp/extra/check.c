@@ -17,8 +17,6 @@ enum { MESSAGE = 400 };
  * memory is short. */
 static char *describe_model(const td_module *model, const td_ddp_options *o)
 {
-    static const char *const shards[] = { "", ", shard optimizer", ", shard gradients",
-                                          ", shard parameters" };
     td_state_list list = td_module_state(model);
     char *text = NULL;
     size_t size = 0;
@@ -28,14 +26,16 @@ static char *describe_model(const td_module *model, const td_ddp_options *o)
         td_fail(TD_E_NOMEM, "no memory to describe a model");
         return NULL;
     }
-    fprintf(out, "the options bucket_cap_mb %g, replicas %d%s%s%s%s%s%s%s, hook %s\n",
-            o->bucket_cap_mb, o->mesh != NULL ? td_mesh_size(o->mesh, "rep") : 1, shards[o->shard],
-            o->wire != NULL ? ", wire bf16" : "", o->gathers ? ", gathers" : "",
-            o->offload != NULL ? ", offload" : "",
+    fprintf(out, "the options bucket_cap_mb %g, replicas %d%s%s%s, hook %s", o->bucket_cap_mb,
+            o->mesh != NULL ? td_mesh_size(o->mesh, "rep") : 1,
             o->find_unused_parameters ? ", find_unused_parameters" : "",
             o->static_graph ? ", static_graph" : "",
             o->no_broadcast_buffers ? ", no_broadcast_buffers" : "",
             o->comm_hook != NULL ? o->comm_hook : "none");
+    if (o->strategy != NULL) {
+        o->strategy->type->describe(o->strategy, out);
+    }
+    fputc('\n', out);
     for (int i = 0; i < list.count; i++) {
         const td_tensor *t = list.items[i].tensor;
         fprintf(out, "%s%s '%s' %s%s\n", td_draw_of(t) != NULL ? "(td_defer_init) " : "",

@@ -413,6 +413,10 @@ static td_status agree(td_status mine, void *group)
 static td_status open_powersgd(td_group *group, td_params *params, const td_ddp_options *options,
                                void **state)
 {
+    td_powersgd_options o = { .rank = 0 };
+    if (options->codec != &td_codec_powersgd) {
+        o = *(const td_powersgd_options *)(const void *)options->codec; /* by td_powersgd */
+    }
     powersgd *s = calloc(1, sizeof *s);
     if (s == NULL) {
         return td_fail(TD_E_NOMEM, "td_ddp: no memory for PowerSGD");
@@ -421,7 +425,7 @@ static td_status open_powersgd(td_group *group, td_params *params, const td_ddp_
     s->group = group;
     s->params = params;
     s->count = td_params_count(params);
-    s->start = options->powersgd_start > 0 ? options->powersgd_start : 1000;
+    s->start = o.start > 0 ? o.start : 1000;
     s->error = td_params_new_flat(params);
     s->steps = td_zeros(TD_SHAPE(1), TD_I64, TD_CPU);
     TD_TRY(s->error != NULL && s->steps != NULL ? TD_OK : TD_E_NOMEM);
@@ -432,7 +436,7 @@ static td_status open_powersgd(td_group *group, td_params *params, const td_ddp_
                                                         .agree = agree,
                                                         .user = group });
     }
-    return make_matrices(s, options->powersgd_rank > 0 ? options->powersgd_rank : 1);
+    return make_matrices(s, o.rank > 0 ? o.rank : 1);
 }
 
 static void close_powersgd(void *state)

@@ -71,9 +71,9 @@ void td_ddp_join_begin(td_module *net, bool divide_by_initial_world_size)
     TD_REQUIRE(!td_has_sync_batch_norm(s->model), TD_HERE,
                "td_ddp_join_begin: the model has SyncBatchNorm, whose statistics need all ranks in "
                "every forward; use equal numbers of batches, or plain BatchNorm");
-    TD_REQUIRE(s->options.shard == TD_SHARD_NONE, TD_HERE,
-               "td_ddp_join_begin: with .shard each step needs all ranks; use "
-               "equal numbers of batches (td_distributed_sampler), or td_ddp without .shard");
+    TD_REQUIRE(s->divided == TD_DIVIDES_NOTHING, TD_HERE,
+               "td_ddp_join_begin: with .strategy each step needs all ranks; use "
+               "equal numbers of batches (td_distributed_sampler), or td_ddp without .strategy");
     join *j = calloc(1, sizeof *j);
     td_tensor *numbers = td_zeros(TD_SHAPE(td_group_size(s->group) + 1), TD_I32, TD_CPU);
     TD_REQUIRE(j != NULL && numbers != NULL, TD_HERE, "td_ddp_join_begin: no memory");

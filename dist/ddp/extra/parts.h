@@ -4,7 +4,7 @@
 
 #include "dist/ddp/ddp.h"
 
-extern const td_bucket_codec td_codec_bf16, td_codec_fp16, td_codec_powersgd;
+extern const td_bucket_codec td_codec_bf16, td_codec_fp16;
 
 /* On every rank TD_E_MISMATCH with the first difference, or TD_E_NOMEM if one rank had no memory
  * for this or for td_parameters (s->params is NULL). Adds no part. */

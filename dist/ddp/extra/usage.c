@@ -167,7 +167,7 @@ td_status td_ddp_usage_open(td_ddp_state *s)
     }
     const td_tensor *flat = td_params_flat(s->params);
     u->part.on = on;
-    bool whole = s->options.shard < TD_SHARD_GRADIENTS;
+    bool whole = s->divided < TD_DIVIDES_GRADIENTS;
     u->kept = whole ? td_zeros(td_shape_of(flat), flat->dtype, td_device_of(flat)) : NULL;
     u->used = td_zeros(TD_SHAPE(s->count), TD_U8, TD_CPU);
     return (u->kept != NULL || !whole) && u->used != NULL ? TD_OK : TD_E_NOMEM;
