@@ -421,7 +421,7 @@ build/fuzz/libcommon.a: $(COMMON:%.c=build/fuzz/%.o)
 	$(call say,AR,$@)rm -f $@; $(AR) rcs $@ $^
 $(foreach s,$(FUZZ_SRC),$(eval build/fuzz/$(basename $(notdir $(s))): $(s:%.c=build/fuzz/%.o)))
 $(FUZZERS): build/fuzz/libcommon.a build/fuzz/libtandem.a
-	$(call say,LINK,$@)clang $(FUZZ_FLAGS) -fsanitize=fuzzer -o $@ $^ $(ALL_LIBS)
+	$(call say,LINK,$@)clang $(FUZZ_FLAGS) -fsanitize=fuzzer -o $@ $(filter %.o,$^) $(filter %.a,$^) $(ALL_LIBS)
 -include $(wildcard $(FUZZ_LIB:.o=.d) $(COMMON:%.c=build/fuzz/%.d))
 fuzzers: $(FUZZERS)
 fuzz: fuzzers ## the parsers against invented input; FUZZ_SECONDS=60 for pictures, settings (needs clang)
