@@ -394,7 +394,7 @@ uninstall: ## takes them away again
 	    "$(TO)/lib/libtandem-gloo.so" "$(TO)/lib/libtandem-mpi.so" "$(TO)/lib/pkgconfig/tandem.pc" \
 	    $(TOOLS:%="$(TO)/bin/%")
 
-lint: ## format and suspicious code (clang-format, clang-tidy); LINT_NODES=20000 looks less deep
+lint: ## format, words, opening comments, suspicious code (clang-format, clang-tidy); LINT_NODES=20000 looks less deep
 	@LINT_NODES=$(LINT_NODES) scripts/lint.sh $(TD_CFLAGS)
 
 format: ## puts all sources into the project's format

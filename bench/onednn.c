@@ -1,3 +1,4 @@
+/* Runs single operations by oneDNN. */
 #include "bench/onednn.h"
 
 #include "bench/memory.h"

@@ -1,3 +1,4 @@
+/* Measures two sides in turns over many shapes, and prints a sorted table. */
 #include "bench/sweep.h"
 
 #include "bench/memory.h"

@@ -1,3 +1,4 @@
+/* Checks and times one pass of a convolution. */
 #include "bench/sweep_conv.h"
 
 #include <math.h>

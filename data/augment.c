@@ -1,3 +1,4 @@
+/* Crops, flips and normalizes small images on their way into a batch. */
 #include "data/augment.h"
 #include "tensor/extend.h"
 

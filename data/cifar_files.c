@@ -1,3 +1,4 @@
+/* Finds the files of CIFAR-10 and CIFAR-100 in a folder. */
 #include "data/cifar_files.h"
 
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* A dataset of images that are held in memory. */
 #include "data/images_memory.h"
 #include "data/dataset.h"
 #include "data/inspect.h"

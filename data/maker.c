@@ -1,3 +1,4 @@
+/* Memory of a loader's batches, and the tensors in it. */
 #include "data/maker.h"
 #include "tensor/extend.h"
 

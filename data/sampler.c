@@ -1,3 +1,4 @@
+/* Samplers of one process: in order, or shuffled with PyTorch's generator. */
 #include "data/dataset.h"
 #include "tensor/extend.h"
 

@@ -10,6 +10,19 @@ for tool in clang-format clang-tidy; do
 done
 scripts/format.sh --check
 echo 'ok    format'
+python3 scripts/words.py
+
+# A reader who follows a call lands in the middle of a room: each file says first what it is.
+without=$(find apps autograd bench data dist examples nn tensor tests \( -name '*.c' -o -name '*.cc' -o -name '*.cu' \) \
+    -type f | while read -r file; do
+    case $(head -n 1 "$file") in '/*'*) ;; *) echo "$file" ;; esac
+done)
+if [ -n "$without" ]; then
+    printf '%s: begins without a comment that says what the file is\n' $without
+    echo 'FAIL  opening comments'
+    exit 1
+fi
+echo 'ok    opening comments'
 
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT

@@ -1,3 +1,4 @@
+/* Which step runs on this thread, and checks that a tensor can still be read. */
 #include "tensor/alive.h"
 
 #include "tensor/extend.h"

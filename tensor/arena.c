@@ -1,3 +1,4 @@
+/* The allocator of step memory: the smallest hole that is large enough, the lowest first. */
 #include "tensor/arena.h"
 
 #include "tensor/backend.h"

@@ -1,3 +1,4 @@
+/* Allocates small objects that are all freed together. */
 #include "tensor/bump.h"
 
 #include <stdalign.h>

@@ -1,3 +1,4 @@
+/* Reads the command line of a small program from a table of options. */
 #include "tensor/command_line.h"
 
 #include <ctype.h>

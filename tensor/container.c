@@ -1,3 +1,4 @@
+/* Reads the limits of this process's control groups. */
 #include "tensor/container.h"
 
 #include <stdint.h>

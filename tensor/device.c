@@ -1,3 +1,4 @@
+/* Names, checks and configures devices. */
 #include "tensor/device.h"
 
 #include "tensor/backend.h"

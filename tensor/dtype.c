@@ -1,3 +1,4 @@
+/* Sizes and names of element types, and conversions of f16. */
 #include "tensor/dtype.h"
 #include "tensor/f16.h"
 

@@ -1,3 +1,4 @@
+/* Errors: fatal ones for mistakes of the program, status codes for failures of the world. */
 #include "tensor/error.h"
 
 #include "tensor/extend.h"

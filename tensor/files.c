@@ -1,3 +1,4 @@
+/* Opens and reads files that a user names. */
 #include "tensor/files.h"
 
 #include "tensor/extend.h"

@@ -1,3 +1,4 @@
+/* Tells observers of steps and memory, and the recorder of what a graph must know. */
 #include "tensor/hooks.h"
 
 #include "tensor/backend.h"

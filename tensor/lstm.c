@@ -1,3 +1,4 @@
+/* An LSTM's gates, composed of other kernels. */
 #include "tensor/lstm.h"
 
 /* Number k of the parts of [N,...] that are as wide as h [N,H]. */

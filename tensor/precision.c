@@ -1,3 +1,4 @@
+/* Which arithmetic convolutions and matrix products use. */
 #include "tensor/precision.h"
 
 #include "tensor/kernels.h"

@@ -1,3 +1,4 @@
+/* Brings a kernel's operands into the layout and dtype that it takes. */
 #include "tensor/staged.h"
 
 #include "tensor/kernels.h"

@@ -118,7 +118,7 @@ void td_step_begin_at(td_site at)
     }
 }
 
-/* ---- holding and letting go ---- */
+/* ---- retaining and releasing ---- */
 
 static void hold_header(step *s, td_tensor *t)
 {
@@ -133,7 +133,7 @@ static void hold_header(step *s, td_tensor *t)
     s->held[s->held_count++] = t;
 }
 
-/* Lets go of all tensors made since held_count was start, except keep, which stays held. */
+/* Releases all tensors made since held_count was start, except keep, which stays held. */
 static void let_go_since(step *s, size_t start, const td_tensor *keep)
 {
     size_t kept = start;

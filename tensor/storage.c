@@ -1,3 +1,4 @@
+/* Storages: memory of tensors, counted, and lent between a step's tensors. */
 #include "tensor/storage.h"
 
 #include "tensor/arena.h"

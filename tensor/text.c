@@ -1,3 +1,4 @@
+/* A hash, notices on stderr, and the name that was probably meant. */
 #include "tensor/text.h"
 
 #include <ctype.h>

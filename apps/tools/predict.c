@@ -230,7 +230,7 @@ int main(int argc, char **argv)
         [RESIZE] = cli_int("resize", &p.resize, 1, MOST_SIDE,
                            "Pixels of an image's shorter side before the middle is cut out"),
         cli_text("onnx", "FILE", &p.onnx,
-                 "Writes the model as an ONNX file; images may then be left out"),
+                 "Writes the model as an ONNX file; images may then be omitted"),
     };
     cli_rest rest = { .name = "MODEL.safetensors IMAGE...",
                       .wanted = "one model and one image",

@@ -1,3 +1,4 @@
+/* What the files of operations share: promotion, broadcasting, views, shapes of results. */
 #include "autograd/ops/op.h"
 
 #include "autograd/fused.h"

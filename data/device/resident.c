@@ -1,3 +1,4 @@
+/* A batch maker for a set whose images fit on the device: each batch is cut out there. */
 #include "data/device/makers.h"
 #include "data/images_memory.h"
 #include "tensor/extend.h"

@@ -1,3 +1,4 @@
+/* Reads a folder of images: its classes and the paths of their files. */
 #include "data/dataset.h"
 #include "data/images/folder_list.h"
 

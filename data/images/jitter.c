@@ -1,3 +1,4 @@
+/* Changes brightness, contrast, saturation and hue of an image. */
 #include "data/images/jitter.h"
 
 #include <math.h>

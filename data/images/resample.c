@@ -1,3 +1,4 @@
+/* Resizes images by an antialiased bilinear filter. */
 #include "data/images/resample.h"
 
 #include <math.h>

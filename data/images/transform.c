@@ -1,3 +1,4 @@
+/* Draws and applies the transform of an image: crop, resize, flip, jitter. */
 #include "data/images/transform.h"
 #include "data/images/images.h"
 #include "tensor/extend.h"

@@ -1,3 +1,4 @@
+/* Makes and ends process groups: rendezvous, agreement of all ranks, choice of the engine. */
 #include "dist/comm/group.h"
 
 #include "tensor/clock.h"

@@ -1,3 +1,4 @@
+/* Looks at processes of this host, and at this one's limits and stderr. */
 #include "dist/comm/process.h"
 
 #include <poll.h>

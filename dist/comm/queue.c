@@ -1,3 +1,4 @@
+/* The queue of a group's work, and the communication thread that runs it. */
 #include "dist/comm/queue.h"
 
 #include "tensor/clock.h"

@@ -1,3 +1,4 @@
+/* Starts threads with signals blocked, and waits on conditions with a deadline. */
 #include "dist/comm/thread.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* A replica of DataParallel: a copy of the model on a device, run by a thread of its own. */
 #include "dist/dp/replica.h"
 
 #include "autograd/tape.h"

@@ -1,3 +1,4 @@
+/* A second, flat copy of a model's values that follows them. */
 #include "nn/extra/average.h"
 
 #include "nn/module.h"

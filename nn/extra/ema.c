@@ -1,3 +1,4 @@
+/* An exponential moving average of a model's weights. */
 #include "nn/extra/ema_internal.h"
 #include "nn/extra/inspect.h"
 #include "nn/module.h"

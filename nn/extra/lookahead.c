@@ -1,3 +1,4 @@
+/* Lookahead: slow weights that follow the trained weights. */
 #include "nn/extra/lookahead.h"
 #include "nn/extra/average.h"
 

@@ -1,3 +1,4 @@
+/* Loss scaling for training in f16. */
 #include "nn/extra/scaler.h"
 
 #include "autograd/autograd.h"

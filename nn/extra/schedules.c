@@ -1,3 +1,4 @@
+/* Learning rate schedules one after the other, and a rate that follows a metric. */
 #include "nn/extra/schedules.h"
 #include "tensor/extend.h"
 

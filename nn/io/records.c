@@ -1,3 +1,4 @@
+/* Lists what a checkpoint holds, in the order of the file. */
 #include "nn/io/records.h"
 
 #include "nn/extra/ema_internal.h"

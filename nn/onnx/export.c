@@ -1,3 +1,4 @@
+/* td_onnx_export: traces a model twice, and writes the file. */
 #include "nn/onnx/onnx.h"
 
 #include "nn/internal.h"

@@ -1,3 +1,4 @@
+/* Writes the nodes and initializers of an ONNX graph. */
 #include "nn/onnx/graph.h"
 
 #include "nn/onnx/onnx.h"

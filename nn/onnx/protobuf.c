@@ -1,3 +1,4 @@
+/* Writes messages of protobuf. */
 #include "nn/onnx/protobuf.h"
 
 #include "tensor/extend.h"

@@ -1,3 +1,4 @@
+/* Records the operations of one forward, and compares two traces. */
 #include "nn/onnx/trace.h"
 
 #include "tensor/extend.h"

@@ -1,3 +1,4 @@
+/* Convolution on the CPU: chooses the way of each pass by shape and instruction set. */
 #include "tensor/cpu/conv_bf16.h"
 #include "tensor/cpu/conv_internal.h"
 #include "tensor/cpu/conv_wino.h"

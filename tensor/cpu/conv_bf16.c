@@ -1,3 +1,4 @@
+/* Convolution in bf16: prepares images for the kernels, and plans and runs each pass. */
 #include "tensor/cpu/conv_bf16.h"
 
 #include <string.h>

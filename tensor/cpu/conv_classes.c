@@ -115,8 +115,8 @@ static void move_back(td_conv_class **queue, int64_t count)
     queue[i] = moved;
 }
 
-/* Blocks of one size, whole tiles; of classes that lie beside each other by turns, as they need the
- * same pixels: the next block is of the class whose next pixel is the first. */
+/* Cuts classes into equal blocks of whole tiles. Neighbouring classes take turns, because they read
+ * the same pixels: the next block is of the class whose next pixel is the first. */
 void td_conv_classes_cut(td_conv_classes *all)
 {
     td_conv_class **queue = all->queue + all->count;

@@ -1,3 +1,4 @@
+/* The CPU devices of this process, and their thread pools. */
 #include "tensor/cpu/cpu_device.h"
 
 #include "tensor/backend.h"

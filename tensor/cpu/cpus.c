@@ -1,3 +1,4 @@
+/* The processors that this process may use, and how threads are bound to them. */
 #include "tensor/cpu/cpus.h"
 
 #include "tensor/backend.h"

@@ -1,3 +1,4 @@
+/* The kernels of convolutions with one channel a group, for each instruction set. */
 #include "tensor/cpu/depthwise_kernels.h"
 
 #include "tensor/cpu/vectors.h"

@@ -1,3 +1,4 @@
+/* Converts arrays between f16 and f32, by F16C where the processor has it. */
 #include "tensor/f16.h"
 
 #include "tensor/cpu/isa.h"

@@ -1,3 +1,4 @@
+/* Matrix products: cuts them into panels and tasks, packs, and calls the micro-kernels. */
 #include "tensor/cpu/gemm.h"
 
 #include "tensor/cpu/bf16_kernels.h"

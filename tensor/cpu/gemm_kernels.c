@@ -1,3 +1,4 @@
+/* The micro-kernels of matrix products, for each instruction set and element type. */
 #include "tensor/cpu/gemm_kernels.h"
 
 #include "tensor/cpu/bf16_kernels.h"

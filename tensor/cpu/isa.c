@@ -1,3 +1,4 @@
+/* Detects the instruction set of the processor, and which is used. */
 #include "tensor/cpu/isa.h"
 
 #include "tensor/backend.h"

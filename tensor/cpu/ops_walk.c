@@ -1,3 +1,4 @@
+/* Walks over tensors of one shape as over a few long runs. */
 #include "tensor/cpu/ops_walk.h"
 
 #include "tensor/cpu/cpu_device.h"

@@ -56,8 +56,8 @@ void td_pool_run_backwards(td_pool *pool, int64_t tasks, td_task_fn fn, void *ct
 /*
  * Binds the threads to CPUs, from the `first` of td_usable_cpus() on: each worker to one of its
  * own, the caller to all of them, so that threads that it starts (loaders, communication) stay
- * there, too. 0 or an errno code; EINVAL: there are not so many. td_pool_set_threads binds anew, or
- * lets the threads go if there are too few CPUs for them.
+ * there, too. 0 or an errno code; EINVAL: too few CPUs. td_pool_set_threads binds the threads
+ * again, or unbinds them if there are too few CPUs for them.
  */
 int td_pool_pin(td_pool *pool, int first);
 

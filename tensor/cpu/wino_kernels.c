@@ -1,3 +1,4 @@
+/* Winograd's transforms, for each instruction set. */
 #include "tensor/cpu/wino_kernels.h"
 
 #include "tensor/cpu/vectors.h"

@@ -1,3 +1,4 @@
+/* The CUDA backend's table, which tensor/backend.c asks for. */
 #include "tensor/cuda/backend.h"
 
 #include "tensor/cuda/cuda.h"

@@ -117,7 +117,7 @@ void td_cuda_move(td_device to, void *memory, td_device from, const void *source
  * the first tensor (fastest last), neighbours joined where all tensors allow it. */
 td_cuda_walk td_cuda_walk_of(int operands, const td_tensor *const *tensors);
 
-/* Fatal while a step is recorded; in a rehearsal the reason is noted ("sum_of_squares brings a
+/* Fatal while a step is recorded; in a warm-up the reason is noted ("sum_of_squares brings a
  * value to the host"): what a replay could not do. */
 void td_cuda_needs_host(const char *format, const char *what);
 

@@ -1,3 +1,4 @@
+/* Opens cuDNN, and describes graphs of one convolution to it. */
 #include "tensor/cuda/cudnn_graph.h"
 
 #include "tensor/cuda/library.h"

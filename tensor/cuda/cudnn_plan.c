@@ -1,3 +1,4 @@
+/* Chooses, keeps and runs cuDNN's plans of convolutions. */
 #include "tensor/cuda/cudnn_plan.h"
 
 #include <stdio.h>

@@ -263,7 +263,7 @@ static const td_tensor *factor(td_staged *staged, const td_tensor *t, td_dtype d
  * call. */
 typedef struct batches {
     const td_tensor *t[3]; /* c, a, b */
-    int dims;              /* of batches, the innermost left out */
+    int dims;              /* of batches, without the innermost */
     int64_t index[TD_MAX_DIMS];
     int64_t offset[3];
 } batches;

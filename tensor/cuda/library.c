@@ -1,3 +1,4 @@
+/* Opens the vendors' libraries when they are first needed. */
 #include "tensor/cuda/library.h"
 
 #include <dlfcn.h>

@@ -1,3 +1,4 @@
+/* Workspace of the vendors' libraries, and their plans on disk. */
 #include "tensor/cuda/vendor.h"
 
 #include "tensor/cuda/cuda.h"

@@ -1,3 +1,4 @@
+/* Sorts and merges the dimensions of a kernel's operands. */
 #include "tensor/cuda/cuda.h"
 
 /* One dimension of all operands. */

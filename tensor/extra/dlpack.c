@@ -1,3 +1,4 @@
+/* Exchanges tensors with other libraries by DLPack. */
 #include "tensor/extra/dlpack.h"
 
 #include "tensor/backend.h"

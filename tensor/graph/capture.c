@@ -1,3 +1,4 @@
+/* Records one step as a graph of the device, and fills in numbers that change. */
 #include "tensor/graph/capture_state.h"
 
 #include "tensor/step.h"

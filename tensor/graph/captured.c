@@ -1,3 +1,4 @@
+/* Captured steps: which form of a step is recorded, replayed or run eagerly. */
 #include "tensor/graph/captured.h"
 
 #include "tensor/backend.h"
@@ -382,7 +383,7 @@ static td_status record_graph(td_captured *c, form *f)
 static td_status record(td_captured *c, form *f, td_tensor *const *inputs)
 {
     char text[512];
-    drop_graph(c, f); /* another process records anew */
+    drop_graph(c, f); /* another process records again */
     TD_TRY(take_inputs(c, f, inputs));
     TD_TRY(record_graph(c, f));
     TD_TRY(launch(c, f));

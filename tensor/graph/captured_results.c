@@ -1,3 +1,4 @@
+/* A ring of results on their way from the device to the host. */
 #include "tensor/graph/captured_results.h"
 
 #include "tensor/backend.h"

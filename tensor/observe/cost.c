@@ -1,3 +1,4 @@
+/* Counts the floating-point operations and bytes of a kernel's call. */
 #include "tensor/observe/cost.h"
 
 double td_cost_bytes(const td_tensor *t)

@@ -1,3 +1,4 @@
+/* Records and prints every block of a step's memory. */
 #include "tensor/observe/memory_plan.h"
 
 #include "tensor/extend.h"

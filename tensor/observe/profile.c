@@ -1,3 +1,4 @@
+/* The profiler: sums the time of kernels by name and module, and prints a table. */
 #include "tensor/observe/profile.h"
 #include "tensor/clock.h"
 
@@ -209,7 +210,7 @@ static void print_row(FILE *out, const td_profile_row *r, const td_profile_total
             percent(r->least, r->seconds));
 }
 
-/* A line without work: all but time is left out. */
+/* A line without work: all but time is blank. */
 static void print_time(FILE *out, const char *what, int64_t calls, double seconds,
                        const td_profile_totals *t)
 {

@@ -1,3 +1,4 @@
+/* Times a GPU's kernels by events on its stream. */
 #include "tensor/observe/timed.h"
 #include "tensor/clock.h"
 
@@ -67,8 +68,8 @@ static timed_call *new_call(td_device device)
     return c;
 }
 
-/* The device's clock and the host's, brought together once: the only time that the host waits. Anew
- * if the host was held up meanwhile. */
+/* The device's clock and the host's, brought together once: the only time that the host waits.
+ * Repeated if the host was delayed meanwhile. */
 static bool begin_queue(td_device device, queue *q)
 {
     const double soon = 1e-4;

@@ -1,3 +1,4 @@
+/* Tells watchers of each call of a kernel. */
 #include "tensor/observe/watch.h"
 #include "tensor/clock.h"
 

@@ -1,3 +1,4 @@
+/* Makes folders. */
 #include "tensor/system/folders.h"
 
 #include <errno.h>

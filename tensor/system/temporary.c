@@ -1,3 +1,4 @@
+/* Files that are written under another name, and renamed when they are complete. */
 #include "tensor/system/temporary.h"
 
 #include "tensor/text.h"

@@ -1,3 +1,4 @@
+/* Keeps plans of library calls on disk. */
 #include "tensor/tune/store.h"
 
 #include "tensor/files.h"

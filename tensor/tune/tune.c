@@ -1,3 +1,4 @@
+/* Autotuning: notes which choices a step needs, times them, and applies them at once. */
 #include "tensor/tune/tune.h"
 #include "tensor/clock.h"
 

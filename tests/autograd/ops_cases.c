@@ -1,3 +1,4 @@
+/* The table of operations' cases, and inputs for them. */
 #include "tests/autograd/ops_cases.h"
 
 #include "autograd/fused.h"

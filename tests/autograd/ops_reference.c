@@ -1,3 +1,4 @@
+/* Slow operations in double precision: elements, products, reductions. */
 #include "tests/autograd/ops_reference.h"
 
 #include "tests/autograd/ops_cases.h"

@@ -1,3 +1,4 @@
+/* Slow operations in double precision: convolutions, pooling, normalization. */
 #include "tests/autograd/ops_reference.h"
 #include "tensor/extend.h"
 

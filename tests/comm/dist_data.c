@@ -1,3 +1,4 @@
+/* Data that every rank can make for every rank, and serial results. */
 #include "tests/comm/dist_data.h"
 #include "tensor/f16.h"
 

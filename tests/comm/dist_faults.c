@@ -1,3 +1,4 @@
+/* Ranks that die or hang, and what survivors were told. */
 #include "dist/comm/collectives.h"
 #include "tests/comm/dist_faults.h"
 

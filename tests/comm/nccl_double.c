@@ -1,3 +1,4 @@
+/* A double of NCCL that logs each call. */
 #include "tests/comm/nccl_double.h"
 
 #include "tensor/clock.h"

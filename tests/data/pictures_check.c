@@ -1,3 +1,4 @@
+/* Images of the tests, and comparisons with what PIL made of them. */
 #include "tests/data/pictures_check.h"
 
 #include "tests/help/entry_data.h"

@@ -1,3 +1,4 @@
+/* A dataset that can be slow or fail. */
 #include "tests/data/toy_dataset.h"
 
 #include <stdarg.h>

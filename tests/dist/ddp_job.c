@@ -1,3 +1,4 @@
+/* Small training jobs whose data can be cut into ranks' shares. */
 #include "tests/dist/ddp_job.h"
 
 #include "tests/help/dist_procs.h"

@@ -50,7 +50,7 @@ static td_precision read_precision(td_device device, const char *name)
     }
     if (td_precision_check(device, precision) != TD_OK) {
         printf("not here: %s\n", td_last_error());
-        exit(77); /* not failed: left out */
+        exit(77); /* not failed: skipped */
     }
     return precision;
 }

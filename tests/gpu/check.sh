@@ -46,7 +46,7 @@ table() { # runs last, whatever has happened
 trap table EXIT
 trap 'exit 130' INT TERM HUP
 
-stage() { # stage NAME LIMIT COMMAND...: the last line of its output goes into the table. 77: left out
+stage() { # stage NAME LIMIT COMMAND...: the last line of its output goes into the table. 77: skipped
     local name=$1 limit=$2 start=$EPOCHREALTIME left rc text log
     shift 2
     log=$OUT/$(echo "$name" | tr ' /' '--').log
@@ -61,7 +61,7 @@ stage() { # stage NAME LIMIT COMMAND...: the last line of its output goes into t
     text=$(grep -v '^ *$' "$log" | tail -n 1 | cut -c 1-150)
     case $rc in
     0) row ok "$name" "$(since "$start")" "$text" ;;
-    77) row 'left out' "$name" "$(since "$start")" "$text" ;;
+    77) row skipped "$name" "$(since "$start")" "$text" ;;
     124 | 137) row FAILED "$name" "$(since "$start")" "longer than $limit s; $text" ;;
     *) row FAILED "$name" "$(since "$start")" "code $rc: $(grep -m 1 FAIL "$log" | cut -c 1-110) $text" ;;
     esac
@@ -154,7 +154,7 @@ throughput() { # throughput NAME LIMIT [--ways WAYS] MODEL STEM SIZE CLASSES BAT
         ${python:+--torch "$python"} "$@"
 }
 if ! command -v python3 >/dev/null; then
-    row 'left out' throughput 0 'there is no python3'
+    row skipped throughput 0 'there is no python3'
 elif [ -z "$EMULATE" ]; then
     throughput 'resnet18 32 b256' 140 resnet18 imagenet 32 10 256 100 # torch.compile takes about a minute
     throughput 'resnet18 cifar b512' 80 --ways graph,eager resnet18 cifar 32 10 512 20
@@ -175,12 +175,12 @@ if [ -n "${TANDEM_DATA:-}" ] && [ -x "$train" ]; then
     done
     [ -n "$EMULATE" ] || stage 'CIFAR-10 to 94 %' 90 "$BUILD/apps/cifar_speedrun" --device "$DEVICE" --precision bf16 --runs 25
 else
-    row 'left out' CIFAR-10 0 'TANDEM_DATA does not name the folder with its files'
+    row skipped CIFAR-10 0 'TANDEM_DATA does not name the folder with its files'
 fi
 if [ -n "$EMULATE" ]; then
-    row 'left out' NCCL 0 'the emulated GPU has none'
+    row skipped NCCL 0 'the emulated GPU has none'
 elif ! grep -q '^NCCL: /' "$OUT/info.log"; then
-    row 'left out' NCCL 0 "$(grep -m 1 '^NCCL' "$OUT/info.log" | cut -c 1-100)"
+    row skipped NCCL 0 "$(grep -m 1 '^NCCL' "$OUT/info.log" | cut -c 1-100)"
 else
     # Last: what a lost rank leaves behind disturbs nobody.
     stage NCCL 150 bash tests/gpu/nccl.sh "$BUILD"

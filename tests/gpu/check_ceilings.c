@@ -1,3 +1,4 @@
+/* make gpu-check: the limits of a GPU, by large products and copies. */
 #include "tests/gpu/check.h"
 
 #include "tensor/extend.h"

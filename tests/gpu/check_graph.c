@@ -1,3 +1,4 @@
+/* make gpu-check: captured steps against eager steps, bits and time. */
 #include "tests/gpu/check.h"
 #include "tests/nn/train_job.h"
 #include "nn/extra/scaler.h"

@@ -1,3 +1,4 @@
+/* make gpu-check: what the GPU and its libraries are. */
 #include "tests/gpu/check.h"
 
 #include "tensor/kernels.h"

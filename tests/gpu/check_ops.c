@@ -1,3 +1,4 @@
+/* make gpu-check: each operation on the GPU against the CPU in f64. */
 #include "tests/gpu/check.h"
 #include "tests/autograd/ops_cases.h"
 #include "autograd/tape.h"

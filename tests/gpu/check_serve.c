@@ -1,3 +1,4 @@
+/* make gpu-check: a training job that answers requests for timed steps. */
 #include "tests/gpu/check.h"
 
 #include "bench/job.h"

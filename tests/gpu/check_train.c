@@ -1,3 +1,4 @@
+/* make gpu-check: optimizers, random numbers and training against the CPU. */
 #include "tests/gpu/check.h"
 #include "tests/nn/train_job.h"
 

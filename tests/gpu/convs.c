@@ -1,3 +1,4 @@
+/* The convolutions of ResNets. */
 #include "tests/gpu/convs.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* Runs several ranks as processes, with a limit on their time. */
 #include "tests/help/dist_procs.h"
 
 #include "tensor/clock.h"

@@ -1,3 +1,4 @@
+/* Runs code that must end in td_fatal, and compares the message. */
 #include "tests/help/expect_fatal.h"
 
 #include "tensor/error.h"

@@ -1,3 +1,4 @@
+/* Opens files of values that PyTorch computed. */
 #include "tests/help/golden.h"
 
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* A temporary folder for a test's files. */
 #include "tests/help/temp_folder.h"
 
 #include "tensor/error.h"

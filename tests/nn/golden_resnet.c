@@ -1,3 +1,4 @@
+/* ResNet-18 runs compared with PyTorch's. */
 #include "tests/nn/golden_resnet.h"
 
 #include "tests/help/golden.h"

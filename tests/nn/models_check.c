@@ -1,3 +1,4 @@
+/* Compares models with torchvision's. */
 #include "tests/nn/models_check.h"
 
 #include "tests/help/golden.h"

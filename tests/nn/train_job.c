@@ -1,3 +1,4 @@
+/* A small training job: ResNet-18 or an MLP on fixed random input. */
 #include "tests/nn/train_job.h"
 #include "tensor/extend.h"
 #include "nn/module.h"

@@ -1,3 +1,4 @@
+/* A training job that runs eagerly or as a captured step. */
 #include "tests/tensor/captured_job.h"
 
 #include "nn/extra/inspect.h"

@@ -1,3 +1,4 @@
+/* Operations that can be computed in two ways, and choices made in advance. */
 #include "tests/tensor/choices.h"
 
 #include "tensor/tune/store.h"

@@ -1,3 +1,4 @@
+/* Checks one convolution of any shape against plain loops in double precision. */
 #include "tests/tensor/conv_case.h"
 
 #include "tensor/cpu/isa.h"

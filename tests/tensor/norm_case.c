@@ -1,3 +1,4 @@
+/* Cases of batch normalization: shapes, tensors, and values in double. */
 #include "tests/tensor/norm_case.h"
 
 #include "tensor/extend.h"

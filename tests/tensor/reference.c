@@ -1,3 +1,4 @@
+/* Random tensors, awkward views, and checks against references in double precision. */
 #include "tests/tensor/reference.h"
 
 #include "tensor/cpu/isa.h"

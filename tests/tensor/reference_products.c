@@ -1,3 +1,4 @@
+/* Slow matrix products and convolutions in double precision. */
 #include "tests/tensor/reference_products.h"
 #include "tensor/f16.h"
 

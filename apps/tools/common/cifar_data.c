@@ -1,3 +1,4 @@
+/* Finds, downloads or replaces CIFAR-10, and opens its training and test images. */
 #include "apps/tools/common/cifar_data.h"
 
 #include "apps/tools/common/ranks.h"

@@ -1,3 +1,4 @@
+/* Command lines: reads, checks and describes a table of options, by the C library's argp. */
 #include "apps/tools/common/cli.h"
 
 #include "dist/comm/launch/children.h"

@@ -1,3 +1,4 @@
+/* Tests a model during training: rounds over a dataset that are shared by all ranks. */
 #include "apps/tools/common/ranks.h"
 #include "apps/tools/common/signals.h"
 #include "apps/tools/common/train.h"

@@ -1,3 +1,4 @@
+/* Writes the metrics of a run: a CSV file, and TensorBoard's event records. */
 #include "apps/tools/common/log.h"
 
 #include "tensor/system/folders.h"

@@ -1,3 +1,4 @@
+/* Adds to a checkpoint's metadata what predict must know of a model. */
 #include "apps/tools/common/notes.h"
 
 #include <inttypes.h>

@@ -1,3 +1,4 @@
+/* Prints the progress of a run: whole lines, and one live line on a terminal. */
 #include "apps/tools/common/progress.h"
 #include "tensor/clock.h"
 

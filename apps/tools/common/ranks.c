@@ -1,3 +1,4 @@
+/* What a program does in each rank: begins the job, and combines numbers of all ranks. */
 #include "apps/tools/common/ranks.h"
 
 #include "tensor/text.h"

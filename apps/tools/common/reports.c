@@ -1,3 +1,4 @@
+/* Prints where the time of a run went, and what its memory is for. */
 #include "apps/tools/common/reports.h"
 
 #include "apps/tools/common/log.h"

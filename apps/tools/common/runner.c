@@ -1,3 +1,4 @@
+/* Takes training steps eagerly, or as captured steps, and returns their results in order. */
 #include "apps/tools/common/runner.h"
 
 #include "apps/tools/common/ranks.h"

@@ -1,3 +1,4 @@
+/* Handles Ctrl-C and SIGTERM: the first asks to stop, the second ends the program. */
 #include "apps/tools/common/signals.h"
 
 #include <signal.h>

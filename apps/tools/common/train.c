@@ -1,3 +1,4 @@
+/* The training loop of cifar_resnet18 and train_net. */
 #include "apps/tools/common/train.h"
 #include "tensor/clock.h"
 

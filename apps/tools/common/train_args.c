@@ -1,3 +1,4 @@
+/* The options that training programs share: their table, checks and effects. */
 #include "apps/tools/common/train_args.h"
 
 #include "dist/dist.h"

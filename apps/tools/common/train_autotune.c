@@ -1,3 +1,4 @@
+/* Autotuning during training: what is printed, and choices kept in checkpoints. */
 #include "apps/tools/common/train.h"
 #include "dist/graph/captured.h"
 #include "nn/io/safetensors.h"

@@ -1,3 +1,4 @@
+/* The option --comm-hook: reads it, describes it, and keeps its state in checkpoints. */
 #include "apps/tools/common/train.h"
 
 #include "apps/tools/common/ranks.h"

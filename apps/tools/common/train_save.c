@@ -1,3 +1,4 @@
+/* When and what a training run saves. */
 #include "apps/tools/common/train.h"
 
 #include "apps/tools/common/ranks.h"

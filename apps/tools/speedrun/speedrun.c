@@ -1,3 +1,4 @@
+/* The recipes of the CIFAR-10 speed run: model, optimizers, schedule and test. */
 #include "apps/tools/speedrun/speedrun.h"
 #include "nn/models/zoo/airbench.h"
 #include "nn/extra/muon.h"

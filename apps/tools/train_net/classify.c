@@ -1,3 +1,4 @@
+/* Reads the settings of train_net and test_net, and makes their model and optimizer. */
 #include "apps/tools/train_net/classify.h"
 
 #include "apps/tools/common/log.h"

@@ -1,3 +1,4 @@
+/* Names, finds and removes the checkpoints of train_net. */
 #include "apps/tools/train_net/classify.h"
 #include "tensor/system/temporary.h"
 

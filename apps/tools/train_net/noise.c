@@ -1,3 +1,4 @@
+/* A dataset of random images, for trials without files. */
 #include "apps/tools/train_net/classify.h"
 #include "tensor/extend.h"
 

@@ -1,3 +1,4 @@
+/* The table of train_net's keys: defaults, ranges and help. */
 #include "apps/tools/train_net/settings.h"
 #include "tensor/extend.h"
 

@@ -1,3 +1,4 @@
+/* Starts, watches and ends child processes, which do not outlive this process. */
 #include "dist/comm/launch/children.h"
 
 #include "tensor/clock.h"

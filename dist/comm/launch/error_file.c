@@ -1,3 +1,4 @@
+/* Writes why this process failed to where its parent reads it. */
 #include "dist/comm/launch/error_file.h"
 #include "tensor/extend.h"
 

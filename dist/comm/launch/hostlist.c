@@ -1,3 +1,4 @@
+/* Expands Slurm's host lists. */
 #include "dist/comm/launch/hostlist.h"
 
 #include <ctype.h>

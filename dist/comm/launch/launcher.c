@@ -1,3 +1,4 @@
+/* td_launch: the store, the coordinator and the agent of one node. */
 #include "dist/comm/launch/launcher.h"
 
 #include "tensor/clock.h"

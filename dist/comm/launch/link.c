@@ -1,3 +1,4 @@
+/* Messages between agents and the coordinator, as texts in the store. */
 #include "dist/comm/launch/link.h"
 
 #include "dist/comm/launch/launcher.h"

@@ -1,3 +1,4 @@
+/* TCP sockets with deadlines. */
 #include "dist/comm/store/net.h"
 
 #include "tensor/clock.h"

@@ -1,3 +1,4 @@
+/* The keys and values of a store, and its requests. */
 #include "dist/comm/store/table.h"
 
 #include "dist/comm/store/wire.h"

@@ -1,3 +1,4 @@
+/* A client's connection in the TCP store's server: buffers, proof of the token, requests. */
 #include "dist/comm/store/tcp_connection.h"
 
 #include "tensor/clock.h"

@@ -1,3 +1,4 @@
+/* The secret of a job: makes it, proves that one knows it (HMAC-SHA256), reads it from a file. */
 #include "dist/comm/token.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* A store whose waiting ends when a rank of this host has died. */
 #include "dist/comm/rendezvous.h"
 
 #include "dist/comm/process.h"

@@ -1,3 +1,4 @@
+/* Packs and unpacks the messages of the TCP store. */
 #include "dist/comm/store/wire.h"
 
 #include <stdlib.h>
