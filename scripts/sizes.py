@@ -34,7 +34,7 @@ PLAN = [
     ("nn/onnx", 1220),
     ("nn/optim", 880, 900, "to be cut: loss scaling is asked for in three files"),
     ("data/*", 4950),
-    ("dist", 260, 280, "td_evaluate's wiring"),
+    ("dist", 340),
     ("dist/comm/*", 12200, 12400, "store and launch are to be cut by about 1,000"),
     ("dist/ddp", 1085, 1120, "sharding's settings are still in its options"),
     ("dist/ddp/extra", 1050, 1130, "two codecs for 16 bits"),
