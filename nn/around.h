@@ -32,7 +32,7 @@ typedef struct td_around {
     void (*free)(void *user);
     void *user;
     /* For a function that brings the module's values only while the module runs: brings all values
-     * (here), or lets go of them again. NULL: the values are always here. */
+     * (here), or releases them again. NULL: the values are always here. */
     td_status (*gather)(bool here, void *user);
     /* td_module_clone surrounds the copy by the same function, with the same user; only the
      * original frees it. */
@@ -45,7 +45,7 @@ typedef struct td_around {
  * memory. td_module_unsurround removes the function with this run and user. */
 td_status td_module_surround(td_module *m, const td_around *around);
 void td_module_unsurround(td_module *m, td_around_fn run, const void *user);
-/* Brings all values of m for reading, or lets go of them again: calls what surrounds m. */
+/* Brings all values of m for reading, or releases them again: calls what surrounds m. */
 td_status td_module_gather(td_module *m, bool here);
 /* Whether any function surrounds m; and the user of the outermost function with this run, NULL if
  * there is none. */

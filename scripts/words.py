@@ -29,7 +29,7 @@ WORDS = [  # what is not written, what is written instead, places left
 ROOMS = ["tensor", "autograd", "nn", "data", "dist", "apps", "examples"]
 SOURCES = (".c", ".h", ".inc", ".def", ".cu", ".cuh", ".cc")
 TOKEN = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.S)
-INCLUDE = re.compile(r"^\s*#\s*include[^\n]*", re.M)
+INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[^\n]*", re.M)
 FENCE = re.compile(r"^```.*?^```|`[^`\n]*`", re.M | re.S)
 
 
