@@ -92,7 +92,8 @@ static void warn_of_mistakes(const double *mine, const double *sums, td_site at)
     }
 }
 
-/* A rank that has failed comes here, too, or the others would wait for it. */
+/* A rank that has failed comes here, too, or the others would wait for it. What surrounds the model
+ * (DDP) keeps the parameters of all ranks equal, and may keep them in parts. */
 static td_status add_ranks(const td_module *net, const td_loader *loader, td_evaluation *e,
                            td_site at)
 {
@@ -101,7 +102,7 @@ static td_status add_ranks(const td_module *net, const td_loader *loader, td_eva
                              [SEEN] = (double)e->seen,
                              [FAILED] = e->status != TD_OK,
                              [LENGTH] = (double)td_loader_dataset(loader)->length,
-                             [HASH] = td_is_ddp(net) ? 0 : hash_parameters(net) };
+                             [HASH] = td_is_surrounded(net) ? 0 : hash_parameters(net) };
     double sums[NUMBERS];
     memcpy(sums, mine, sizeof sums);
     td_status own = e->status, reduced = td_all_reduce_numbers(NULL, sums, NUMBERS);
