@@ -131,9 +131,10 @@ typedef struct td_spawn_options {
  * larger world.
  *
  * If a process fails (exit code not 0, or a signal), td_spawn stops the others and returns an error
- * that names the rank and the cause. SIGTERM, SIGINT, SIGHUP and SIGQUIT are passed on to the
- * processes; td_spawn returns TD_E_INTERRUPTED when they have ended. The processes end if this
- * process dies. The processes end without calling what you gave atexit. Call td_spawn before
+ * that names the rank and the cause. SIGTERM, SIGINT, SIGHUP, SIGQUIT, and the warnings SIGUSR1,
+ * SIGUSR2 and SIGXCPU are passed on to the processes; td_spawn returns TD_E_INTERRUPTED when they
+ * have ended. SIGKILL follows after stop_timeout, but not after a warning. SIGTSTP (Ctrl-Z) stops
+ * the processes and this one; SIGCONT continues all. The processes end if this process dies. The processes end without calling what you gave atexit. Call td_spawn before
  * this process has threads: before any step, loader or operation. */
 td_status td_spawn_at(td_spawn_options options, td_site at);
 

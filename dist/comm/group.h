@@ -44,6 +44,9 @@ struct td_group {
         bool on, stops;    /* the thread runs; it is asked to end */
         double stall;      /* seconds until a stall report is printed */
         uint64_t reported; /* td_queue.begun of the last collective that was reported */
+        /* Of the watchdog's thread: when this process last went on after it had stood still, and
+         * for how long what ran then has stood still. */
+        double stood_until, stood_for;
     } watch;
 };
 

@@ -32,29 +32,47 @@ bool td_stderr_is_read(double seconds)
     return poll(&console, 1, (int)(seconds * 1e3)) > 0;
 }
 
-char td_process_state(pid_t pid, uint64_t *start_time)
+/* What /proc says. false: no such process. */
+static bool read_process(pid_t pid, char *state, pid_t *parent, uint64_t *start_time)
 {
     char path[64], line[1024];
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
     FILE *file = fopen(path, "re");
     if (file == NULL) {
-        return 0;
+        return false;
     }
     size_t length = fread(line, 1, sizeof line - 1, file);
     fclose(file);
     line[length] = '\0';
     /* The second field is the program's name in brackets, which may hold anything. */
     const char *end = strrchr(line, ')');
-    char state = 0;
+    int from = 0;
     unsigned long long start = 0;
     if (end == NULL || sscanf(end + 1,
-                              " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
+                              " %c %d %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
                               "%*s %*s %llu",
-                              &state, &start) != 2) {
-        return 0;
+                              state, &from, &start) != 3) {
+        return false;
     }
+    *parent = from;
     *start_time = start;
-    return state == 'Z' || state == 'X' || state == 'x' ? 0 : state;
+    return true;
+}
+
+char td_process_state(pid_t pid, uint64_t *start_time)
+{
+    char state;
+    pid_t parent;
+    bool ended = !read_process(pid, &state, &parent, start_time) || state == 'Z' || state == 'X' ||
+                 state == 'x';
+    return ended ? 0 : state;
+}
+
+pid_t td_process_parent(pid_t pid, uint64_t *start_time)
+{
+    char state;
+    pid_t parent;
+    return read_process(pid, &state, &parent, start_time) ? parent : 0;
 }
 
 void td_process_note(pid_t pid, char *text, size_t size)

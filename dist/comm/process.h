@@ -17,6 +17,8 @@ td_status td_files_for(int processes, int each);
 /* The state letter of a process ('T': stopped) and its start time. 0: no such process, or a
  * zombie. */
 char td_process_state(pid_t pid, uint64_t *start_time);
+/* The parent of a process, which may be a zombie. 0: no such process. */
+pid_t td_process_parent(pid_t pid, uint64_t *start_time);
 
 /* Whether a message to stderr would be taken at once, or within so many seconds: a pipe may be full
  * that nobody reads, or a terminal stopped (Ctrl-S). */

@@ -5,6 +5,7 @@
 
 #include "tensor/clock.h"
 #include "dist/comm/group.h"
+#include "dist/comm/process.h"
 #include "dist/comm/thread.h"
 
 #include <stdio.h>
@@ -12,7 +13,9 @@
 #include <string.h>
 #include <unistd.h>
 
-static const double PERIOD = 0.25; /* seconds between two looks */
+static const double PERIOD = 0.25;     /* seconds between two looks */
+static const double STOOD_STILL = 1;   /* a thread that sleeps so much too long did not sleep */
+static const double LAST_PATIENCE = 1; /* seconds for a reader of this process's last words */
 
 /* What runs when a look begins. */
 typedef struct running {
@@ -22,13 +25,35 @@ typedef struct running {
 } running;
 
 /* With the queue's lock. */
-static running running_in(const td_queue *q)
+static running running_in(const td_group *group)
 {
+    const td_queue *q = &group->queue;
     running r = { .begun = q->current_begun, .count = q->begun };
     if (r.begun > 0) {
+        double stood = td_watchdog_stood(group, r.begun);
         r.c = q->current;
+        r.c.deadline += stood;
+        r.begun += stood;
     }
     return r;
+}
+
+double td_watchdog_stood(const td_group *group, double begun)
+{
+    return begun < group->watch.stood_until ? group->watch.stood_for : 0;
+}
+
+/* Whether this thread, which was to sleep until `planned`, has stood still, with its whole process.
+ * With the queue's lock. */
+static void notice_pause(td_group *group, double planned)
+{
+    struct group_watch *w = &group->watch;
+    double now = td_clock(), pause = now - planned;
+    if (pause > STOOD_STILL) {
+        bool again = group->queue.current_begun > 0 && group->queue.current_begun < w->stood_until;
+        w->stood_for = again ? w->stood_for + pause : pause;
+        w->stood_until = now;
+    }
 }
 
 /* Ends a collective that is past its deadline: breaks the group or, if the engine cannot abort,
@@ -38,8 +63,10 @@ static void end_it(td_group *group, const running *r)
     char text[TD_CAUSE_BYTES];
     td_stall_report(group, &r->c, "timed out", td_clock() - r->begun, text, sizeof text);
     if (group->engine_type->cannot_abort) {
-        fprintf(stderr, "tandem: %s; %s cannot end it otherwise, so this process ends\n", text,
-                group->engine_type->name);
+        if (td_stderr_is_read(LAST_PATIENCE)) {
+            fprintf(stderr, "tandem: %s; %s cannot end it otherwise, so this process ends\n", text,
+                    group->engine_type->name);
+        }
         _exit(1);
     }
     td_group_break(group, TD_E_TIMEOUT, text);
@@ -60,7 +87,8 @@ static void look_for_dead(td_group *group, const running *r)
     }
 }
 
-/* Prints the stall report of a collective, once. */
+/* Prints the stall report of a collective, once. This thread ends what is over: it does not wait
+ * for a reader. */
 static void report(td_group *group, const running *r)
 {
     double waited = td_clock() - r->begun;
@@ -68,7 +96,9 @@ static void report(td_group *group, const running *r)
         char text[TD_CAUSE_BYTES];
         group->watch.reported = r->count;
         td_stall_report(group, &r->c, "still waits", waited, text, sizeof text);
-        fprintf(stderr, "tandem: %s\n", text);
+        if (td_stderr_is_read(0)) {
+            fprintf(stderr, "tandem: %s\n", text);
+        }
     }
 }
 
@@ -88,10 +118,10 @@ static void look(td_group *group, const running *r)
 /* ---- the thread ---- */
 
 /* The time of the next look: after PERIOD, or at an earlier deadline. With the queue's lock. */
-static double next_look(const td_queue *q)
+static double next_look(const td_group *group)
 {
     double now = td_clock(), next = now + PERIOD;
-    running r = running_in(q);
+    running r = running_in(group);
     return r.begun > 0 && r.c.deadline > now && r.c.deadline < next ? r.c.deadline : next;
 }
 
@@ -101,8 +131,10 @@ static void *watch(void *arg)
     td_queue *q = &group->queue;
     pthread_mutex_lock(&q->lock);
     while (!group->watch.stops) {
-        if (!td_condition_await(&group->watch.stop, &q->lock, next_look(q))) {
-            running r = running_in(q);
+        double next = next_look(group);
+        if (!td_condition_await(&group->watch.stop, &q->lock, next)) {
+            notice_pause(group, next);
+            running r = running_in(group);
             pthread_mutex_unlock(&q->lock);
             look(group, &r);
             pthread_mutex_lock(&q->lock);

@@ -32,6 +32,9 @@ void td_stall_report(td_group *group, const td_collective *c, const char *verb, 
  * collective that has waited for TANDEM_DIST_STALL seconds (10), aborts collectives at their
  * deadlines, and asks GPUs' engines for failures. */
 td_status td_watchdog_start(td_group *group);
+/* For the watchdog's thread: seconds for which this process has stood still (Ctrl-Z, a suspended
+ * machine) since something began. They do not count as waiting. */
+double td_watchdog_stood(const td_group *group, double begun);
 void td_watchdog_stop(td_group *group);
 
 #endif

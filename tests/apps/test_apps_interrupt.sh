@@ -51,6 +51,50 @@ rc=$?
 test $rc -eq 130
 tap $? "Ctrl-C twice: at once, code 130 (was $rc)" out
 
+# What terminals and batch systems send: a checkpoint, and the code that says so.
+ulimit -c 0
+asked() { # asked SIGNAL TIMES COMMAND...: sent after a step; $rc
+    local signal=$1 times=$2
+    shift 2
+    rm -f asked out
+    "$@" --save asked --print-every 1 >out 2>&1 &
+    child=$!
+    for ((i = 0; i < 1200; i++)); do
+        grep -qs '== step' out && break
+        sleep 0.05
+    done
+    for ((i = 0; i < times; i++)); do
+        kill -"$signal" $child 2>/dev/null
+        sleep 0.02
+    done
+    wait $child
+    rc=$?
+}
+for signal in HUP USR1 USR2 XCPU; do
+    # shellcheck disable=SC2086
+    asked $signal 3 $cifar --epochs 1000
+    [ $rc -eq $((128 + $(kill -l $signal))) ] && [ -f asked ] && grep -q 'go on with --resume asked' out
+    tap $? "SIG$signal, sent three times: a checkpoint (code $rc)" out
+    for start in "$apps/tdrun --nproc-per-node 2" ''; do
+        # shellcheck disable=SC2086
+        asked $signal 1 $start $cifar --epochs 1000 $([ -n "$start" ] || echo --spawn 2)
+        [ $rc -eq $((128 + $(kill -l $signal))) ] && [ -f asked ] && grep -q 'go on with --resume asked' out
+        tap $? "SIG$signal to ${start:-the parent of two processes}: a checkpoint (code $rc)" out
+    done
+done
+# shellcheck disable=SC2086
+asked HUP 3 nohup $cifar
+[ $rc -eq 0 ] && grep -qF '[2/2]' out
+tap $? "nohup: SIGHUP changes nothing (code $rc)" out
+for start in "$apps/tdrun --nproc-per-node 2" ''; do
+    rm -f closed
+    # shellcheck disable=SC2086
+    $terminal '== step|step [0-9]+/' 0 $start $cifar --epochs 1000 --save closed >out 2>&1
+    rc=$?
+    [ $rc -eq 129 ] && [ -f closed ]
+    tap $? "the terminal is closed: a checkpoint, ${start:-a program alone} (code $rc)" out
+done
+
 # A lesson knows nothing of signals: Ctrl-C ends it.
 ln -s "$data" data
 $terminal 'Epoch 3,' 1 "$apps/wine_single" 100000 >out 2>&1

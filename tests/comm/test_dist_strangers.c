@@ -17,6 +17,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* ---- the secret ---- */
@@ -427,6 +428,24 @@ static void only_our_memory_is_mapped(void **state)
     assert_int_equal(td_shm_map(getpid(), made, BYTES, &mapped), TD_E_IO);
 }
 
+/* A rank that has died is the cause, not who may open what. */
+static void memory_of_the_dead(void **state)
+{
+    (void)state;
+    void *mapped;
+    char wanted[32];
+    pid_t pid = fork();
+    if (pid == 0) {
+        _exit(0);
+    }
+    for (int zombie = 1; zombie >= 0; zombie--) {
+        assert_int_equal(td_shm_map(pid, 9, 4096, &mapped), TD_E_PEER);
+        snprintf(wanted, sizeof(wanted), "(pid %d) has died", (int)pid);
+        assert_error_says(wanted, NULL);
+        assert_int_equal(waitpid(pid, NULL, 0), zombie ? pid : -1);
+    }
+}
+
 #define FOLDER_TEST(f) cmocka_unit_test_setup_teardown(f, temp_folder_setup, temp_folder_teardown)
 
 int main(void)
@@ -445,6 +464,7 @@ int main(void)
         cmocka_unit_test(loopback_only),
         cmocka_unit_test(a_flood_starves_nobody),
         FOLDER_TEST(only_our_memory_is_mapped),
+        cmocka_unit_test(memory_of_the_dead),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,8 +2,9 @@
 
 usage: on_terminal.py PATTERN TIMES COMMAND...
 
-When PATTERN (a regular expression) has appeared in its output, Ctrl-C is typed TIMES times. Its
-output goes to stdout; the exit code is its own, or 128 + the signal that ended it.
+When PATTERN (a regular expression) has appeared in its output, Ctrl-C is typed TIMES times; 0: the
+terminal is closed. Its output goes to stdout; the exit code is its own, or 128 + the signal that
+ended it.
 """
 import os
 import pty
@@ -27,6 +28,9 @@ def main():
         if not piece:
             break
         output += piece
+        if times == 0 and re.search(pattern, output):
+            os.close(terminal)
+            break
         if not typed and re.search(pattern, output):
             for typed in range(1, times + 1):
                 os.write(terminal, b"\x03")

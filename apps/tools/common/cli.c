@@ -1,5 +1,6 @@
 /* Command lines: reads, checks and describes a table of options, by the C library's argp. */
 #include "apps/tools/common/cli.h"
+#include "apps/tools/common/signals.h"
 
 #include "dist/comm/launch/children.h"
 #include "tandem.h"
@@ -26,7 +27,7 @@ static void check_stdout(void)
     if (fflush(stdout) != 0 || ferror(stdout)) {
         fprintf(stderr, "%s: cannot write to stdout: %s\n", program_invocation_short_name,
                 strerror(errno));
-        _exit(EXIT_FAILURE);
+        _exit(stop_requested() ? stop_exit_code() : EXIT_FAILURE);
     }
 }
 

@@ -1,5 +1,6 @@
-/* Ctrl-C (and SIGTERM): the first asks to stop, so that the training loop can finish its step, save
- * and leave; the second ends the program at once. */
+/* Signals that ask to stop: Ctrl-C, a closed terminal (SIGHUP), SIGTERM, and the warnings of batch
+ * systems (SIGUSR1, SIGUSR2, SIGXCPU). The training loop finishes its step, saves and leaves. A
+ * second Ctrl-C ends the program at once, or its launcher does. */
 #ifndef APPS_TOOLS_SIGNALS_H
 #define APPS_TOOLS_SIGNALS_H
 

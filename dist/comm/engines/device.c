@@ -335,8 +335,11 @@ void td_device_look(td_group *group)
             add_dead(group, text, sizeof text);
         }
         td_group_break(group, status, text);
-    } else if (begun > 0.0 && td_clock() >= oldest.deadline) {
-        break_over(group, e, &oldest, "is not done", td_clock() - begun);
+        return;
+    }
+    double now = td_clock() - td_watchdog_stood(group, begun);
+    if (begun > 0.0 && now >= oldest.deadline) {
+        break_over(group, e, &oldest, "is not done", now - begun);
     }
 }
 

@@ -17,7 +17,7 @@ static const double LOOK_EVERY = 0.02; /* seconds between the coordinator's look
 
 typedef struct agent {
     const td_launch_options *options;
-    const td_signal_watch *watch;
+    td_signal_watch *watch;
     td_workers *workers;
     td_coordinator *coordinator; /* NULL: this node is not the host */
     td_link link;
@@ -40,14 +40,16 @@ static void make_plain(char *line)
     }
 }
 
-/* After a signal this launcher ends, whether or not somebody reads why. */
-static void say(const agent *a, char *text)
+/* After a signal this launcher ends, whether or not somebody reads why. false: nobody does. */
+static bool say(const agent *a, char *text)
 {
     char *rest, *line = strtok_r(text, "\n", &rest);
-    for (; line != NULL; line = strtok_r(NULL, "\n", &rest)) {
+    bool read = true;
+    for (; line != NULL && read; line = strtok_r(NULL, "\n", &rest)) {
         make_plain(line);
-        td_launch_say(a->watch, a->left != 0, "%s", line);
+        read = td_launch_say(a->watch, a->left != 0, "%s", line);
     }
+    return read;
 }
 
 static void stop_workers(agent *a, int signal, double grace)
@@ -90,17 +92,16 @@ static td_status on_start(agent *a, char *text)
         return td_fail(TD_E_FORMAT, "node 0's launcher gave an order that cannot be: '%.60s'",
                        text);
     }
+    a->round = r;
+    a->running = true;
+    a->done_told = a->stop_ordered = false;
+    td_workers_start(a->workers, &r, a->watch); /* first: nobody may read the console */
     char *note = strchr(text, '\n');
-    if (note != NULL && note[1] != '\0') {
-        say(a, note + 1);
+    if (note != NULL && note[1] != '\0' && say(a, note + 1)) {
         td_launch_say(a->watch, false,
                       "all workers start again (attempt %d; %d of %d restarts used)", r.number,
                       r.restarts, a->options->max_restarts);
     }
-    a->round = r;
-    a->running = true;
-    a->done_told = a->stop_ordered = false;
-    td_workers_start(a->workers, &r, a->watch);
     return TD_OK;
 }
 
@@ -124,7 +125,7 @@ static td_status on_order(agent *a, char *text)
     } else if (sscanf(text, "end %d", &number) == 1) {
         a->ending = true;
         a->code = a->left != 0 ? 128 + a->left : number;
-        stop_workers(a, SIGTERM, a->options->grace); /* first: nobody may read the console */
+        stop_workers(a, SIGTERM, a->options->grace); /* first, too */
         char *why = strchr(text, '\n');
         if (why != NULL) {
             say(a, why + 1);
@@ -175,10 +176,8 @@ static td_status look_at_workers(agent *a)
 
 static td_status on_signal(agent *a, int signal)
 {
-    bool first = a->left == 0;
-    td_workers_hurry(a->workers); /* ends the grace period if workers are being stopped already */
-    stop_workers(a, signal, a->options->grace);
-    if (!first) {
+    td_workers_pass(a->workers, signal, a->options->grace);
+    if (a->left != 0) {
         return TD_OK;
     }
     a->left = signal;
@@ -233,7 +232,7 @@ static int end_lost(agent *a)
         int signal = wait_a_little(a);
         if (signal != 0) {
             a->left = signal;
-            td_workers_hurry(a->workers);
+            td_workers_pass(a->workers, signal, lost_grace(a));
         }
         (void)td_workers_look(a->workers, &unused);
     }
@@ -244,7 +243,7 @@ static int end_lost(agent *a)
 }
 
 int td_agent_run(const td_launch_options *options, td_store *store, td_workers *workers,
-                 const td_signal_watch *watch, td_coordinator *coordinator)
+                 td_signal_watch *watch, td_coordinator *coordinator)
 {
     char host[128] = "";
     agent a = {

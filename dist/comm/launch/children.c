@@ -2,10 +2,12 @@
 #include "dist/comm/launch/children.h"
 
 #include "tensor/clock.h"
+#include "dist/comm/process.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,71 +21,6 @@
 #endif
 
 static const double LINGER = 3; /* seconds to wait for the end of a child that others have named */
-
-static const int passed_on[] = { SIGTERM, SIGINT, SIGHUP, SIGQUIT };
-
-void td_keep_standard_streams(void)
-{
-    int fd;
-    while ((fd = open("/dev/null", O_RDWR)) >= 0 && fd <= STDERR_FILENO) {
-    }
-    if (fd >= 0) {
-        close(fd);
-    }
-}
-
-void td_signal_watch_begin(td_signal_watch *watch)
-{
-    td_keep_standard_streams();
-    struct sigaction ignored = { .sa_handler = SIG_IGN };
-    sigemptyset(&ignored.sa_mask);
-    sigaction(SIGPIPE, &ignored, &watch->pipe_before);
-    /* With an ignored SIGCHLD there would be nothing for waitpid. */
-    struct sigaction standard = { .sa_handler = SIG_DFL }, action;
-    sigemptyset(&standard.sa_mask);
-    sigaction(SIGCHLD, &standard, &watch->child_before);
-    sigemptyset(&watch->watched);
-    sigaddset(&watch->watched, SIGCHLD);
-    for (size_t i = 0; i < sizeof(passed_on) / sizeof(passed_on[0]); i++) {
-        if (sigaction(passed_on[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN) {
-            sigaddset(&watch->watched, passed_on[i]);
-        }
-    }
-    pthread_sigmask(SIG_BLOCK, &watch->watched, &watch->before);
-}
-
-int td_signal_watch_wait(const td_signal_watch *watch, double timeout)
-{
-    struct timespec t = { .tv_sec = (time_t)timeout };
-    t.tv_nsec = (long)((timeout - (double)t.tv_sec) * 1e9);
-    int signal = sigtimedwait(&watch->watched, NULL, &t);
-    return signal < 0 || signal == SIGCHLD ? 0 : signal;
-}
-
-bool td_signal_watch_has(const td_signal_watch *watch)
-{
-    sigset_t come;
-    bool has = false;
-    sigpending(&come);
-    for (size_t i = 0; i < sizeof(passed_on) / sizeof(passed_on[0]); i++) {
-        has |= sigismember(&come, passed_on[i]) == 1 &&
-               sigismember(&watch->watched, passed_on[i]) == 1;
-    }
-    return has;
-}
-
-void td_signal_watch_end(td_signal_watch *watch)
-{
-    struct timespec now = { 0 };
-    sigset_t child;
-    sigemptyset(&child);
-    sigaddset(&child, SIGCHLD);
-    while (sigtimedwait(&child, NULL, &now) == SIGCHLD) {
-    }
-    sigaction(SIGCHLD, &watch->child_before, NULL);
-    sigaction(SIGPIPE, &watch->pipe_before, NULL);
-    pthread_sigmask(SIG_SETMASK, &watch->before, NULL);
-}
 
 static size_t bytes_of(int capacity)
 {
@@ -148,10 +85,12 @@ void td_children_clear(td_children *all)
 {
     all->count = 0;
     all->stopping = all->killed = false;
+    all->passed = 0;
 }
 
-pid_t td_children_fork(td_children *all, const td_signal_watch *watch)
+pid_t td_children_fork(td_children *all, td_signal_watch *watch)
 {
+    watch->children = all;
     td_child *c = &all->list[all->count];
     *c = (td_child){ 0 };
     all->notes[all->count] = (td_error_note){ 0 }; /* before the child reports */
@@ -178,29 +117,63 @@ void td_child_setenv(const char *name, const char *format, ...)
     setenv(name, text, 1);
 }
 
-static void reap(td_child *c)
+/* Whether a child has ended, where the system has no waitid (a filter of system calls): waitpid
+ * gives the child's id back at once. */
+static bool reap_without_waitid(td_children *all, int i)
 {
+    td_child *c = &all->list[i];
+    uint64_t start;
+    pid_t got = waitpid(c->pid, &c->status, WNOHANG);
+    if (got < 0 && (errno == ECHILD || td_process_state(c->pid, &start) == 0)) {
+        c->status = 1 << 8; /* exit code 1 */
+        snprintf(all->notes[i].message, TD_ERROR_BYTES,
+                 "its exit code is unknown: another part of the launcher's process, or its "
+                 "parent, has waited for it");
+        return true;
+    }
+    if (got > 0) {
+        kill(-c->pid, SIGKILL);
+    }
+    return got > 0;
+}
+
+static void reap(td_children *all, int i)
+{
+    td_child *c = &all->list[i];
     siginfo_t info = { 0 };
-    if (!c->running || waitid(P_PID, (id_t)c->pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
-        info.si_pid == 0) {
+    if (!c->running) {
         return;
     }
-    /* While the child is a zombie, no other process can get its id or its group's. */
-    kill(-c->pid, SIGKILL);
-    while (waitpid(c->pid, &c->status, 0) < 0 && errno == EINTR) {
+    if (waitid(P_PID, (id_t)c->pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0) {
+        if (!reap_without_waitid(all, i)) {
+            return;
+        }
+    } else if (info.si_pid == 0) {
+        return;
+    } else {
+        /* While the child is a zombie, no other process can get its id or its group's. */
+        kill(-c->pid, SIGKILL);
+        while (waitpid(c->pid, &c->status, 0) < 0 && errno == EINTR) {
+        }
     }
     c->running = false;
     c->ended = td_clock();
 }
 
-static void signal_all(const td_children *all, int signal)
+void td_children_signal(const td_children *all, int signal)
 {
-    for (int i = 0; i < all->count; i++) {
+    for (int i = 0; all != NULL && i < all->count; i++) {
         if (all->list[i].running) {
             kill(-all->list[i].pid, signal);
-            kill(-all->list[i].pid, SIGCONT);
         }
     }
+}
+
+/* Stopped children, too, notice a signal that is to end them. */
+static void signal_and_wake(const td_children *all, int signal)
+{
+    td_children_signal(all, signal);
+    td_children_signal(all, SIGCONT);
 }
 
 int td_children_running(const td_children *all)
@@ -215,10 +188,10 @@ int td_children_running(const td_children *all)
 int td_children_look(td_children *all)
 {
     for (int i = 0; i < all->count; i++) {
-        reap(&all->list[i]);
+        reap(all, i);
     }
     if (all->stopping && !all->killed && td_clock() > all->kill_at) {
-        signal_all(all, SIGKILL);
+        signal_and_wake(all, SIGKILL);
         all->killed = true;
     }
     return td_children_running(all);
@@ -229,34 +202,22 @@ void td_children_stop(td_children *all, int signal, double grace)
     if (!all->stopping) {
         all->stopping = true;
         all->kill_at = td_clock() + grace;
-        signal_all(all, signal);
+        signal_and_wake(all, signal);
     }
 }
 
-void td_children_hurry(td_children *all)
+void td_children_pass(td_children *all, int signal, double grace)
 {
-    all->kill_at = td_clock();
-}
-
-const char *td_signal_name(int signal)
-{
-    static const struct {
-        int number;
-        const char *name;
-    } names[] = {
-        { SIGHUP, "SIGHUP" },   { SIGINT, "SIGINT" },   { SIGQUIT, "SIGQUIT" },
-        { SIGILL, "SIGILL" },   { SIGTRAP, "SIGTRAP" }, { SIGABRT, "SIGABRT" },
-        { SIGBUS, "SIGBUS" },   { SIGFPE, "SIGFPE" },   { SIGKILL, "SIGKILL" },
-        { SIGUSR1, "SIGUSR1" }, { SIGSEGV, "SIGSEGV" }, { SIGUSR2, "SIGUSR2" },
-        { SIGPIPE, "SIGPIPE" }, { SIGALRM, "SIGALRM" }, { SIGTERM, "SIGTERM" },
-        { SIGXCPU, "SIGXCPU" }, { SIGXFSZ, "SIGXFSZ" }, { SIGSYS, "SIGSYS" },
-    };
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        if (names[i].number == signal) {
-            return names[i].name;
-        }
+    bool warns = signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGXCPU;
+    if (signal == all->passed && !warns && signal != SIGHUP) {
+        all->kill_at = td_clock();
+        return;
     }
-    return "a signal";
+    double kill_at = warns ? INFINITY : td_clock() + grace;
+    all->kill_at = all->stopping ? fmin(all->kill_at, kill_at) : kill_at;
+    all->stopping = true;
+    all->passed = signal;
+    signal_and_wake(all, signal);
 }
 
 void td_child_end_text(int status, char *text, size_t size)

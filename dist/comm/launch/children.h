@@ -22,7 +22,8 @@ typedef struct td_child {
  * kills. */
 typedef struct td_children {
     int count, capacity;
-    bool stopping, killed; /* after td_children_stop; after its grace period */
+    bool stopping, killed; /* asked to end; after the grace period */
+    int passed;            /* the last signal of td_children_pass, or 0 */
     double kill_at;
     td_error_note *notes; /* [count]: why each failed, as far as anybody has told */
     td_child list[];      /* [count] */
@@ -33,15 +34,17 @@ typedef struct td_children {
 void td_keep_standard_streams(void);
 
 /* Waits for signals instead of handling them: between begin and end the calling thread blocks TERM,
- * INT, HUP, QUIT and CHLD. Ignored signals stay ignored (nohup). This process ignores SIGPIPE, and
- * descriptors 0 to 2 are opened if they were closed. */
+ * INT, HUP, QUIT, USR1, USR2, XCPU, TSTP and CHLD. Ignored signals stay ignored (nohup). This
+ * process ignores SIGPIPE, and descriptors 0 to 2 are opened if they were closed. */
 typedef struct td_signal_watch {
+    const struct td_children *children; /* those that stop with this process; NULL: none yet */
     sigset_t watched, before;
     struct sigaction child_before, pipe_before;
 } td_signal_watch;
 
 void td_signal_watch_begin(td_signal_watch *watch);
-/* The next signal; 0: a child has ended, or the time-out is over. */
+/* The next signal; 0: a child has ended, or the time-out is over, or this process and its children
+ * were stopped (Ctrl-Z) and continued. */
 int td_signal_watch_wait(const td_signal_watch *watch, double timeout);
 /* Whether a signal has come that td_signal_watch_wait has not returned yet. */
 bool td_signal_watch_has(const td_signal_watch *watch);
@@ -55,7 +58,7 @@ void td_children_clear(td_children *all);
 /* fork(), with one more child in the list. The child leads its own process group, dies with this
  * thread, has the signals from before the watch, and reads from /dev/null. 0 in the child, -1 with
  * errno: the list is as it was. */
-pid_t td_children_fork(td_children *all, const td_signal_watch *watch);
+pid_t td_children_fork(td_children *all, td_signal_watch *watch);
 /* In a child: sets an environment variable. Other threads of the parent do not matter: malloc works
  * in the child of a fork, and they do not change the environment. */
 void td_child_setenv(const char *name, const char *format, ...)
@@ -65,11 +68,16 @@ void td_child_setenv(const char *name, const char *format, ...)
  * over. Returns how many still run. */
 int td_children_look(td_children *all);
 int td_children_running(const td_children *all);
-/* Sends a signal to the groups of all running children, and wakes stopped ones, so that they can
- * end. td_children_look sends SIGKILL after `grace` seconds. A second call does nothing.
- * td_children_hurry ends the grace period. */
+/* Sends a signal to the groups of all running children; all NULL: there are none. */
+void td_children_signal(const td_children *all, int signal);
+/* Asks the children to end by a signal, and wakes stopped ones. td_children_look sends SIGKILL after
+ * `grace` seconds. A second call does nothing. */
 void td_children_stop(td_children *all, int signal, double grace);
-void td_children_hurry(td_children *all);
+/* Passes on a signal that this process was sent, also to children that are being stopped. A warning
+ * (USR1, USR2, XCPU) sets no limit: batch systems send it minutes before the end. INT, TERM or QUIT
+ * a second time ends the grace period. (HUP comes twice when a terminal is closed: from the shell
+ * and from the system.) */
+void td_children_pass(td_children *all, int signal, double grace);
 
 /* The child whose failure caused those of the others, or -1: none has failed, or the cause cannot
  * be told yet. A child that a signal has ended comes before a child that has reported an error,

@@ -175,7 +175,6 @@ static void close_all(launch *l, bool keep_logs)
         (void)td_tcp_server_drain(l->server, lost ? LEAVE_LOST : LEAVE);
         td_tcp_server_stop(l->server);
     }
-    td_signal_watch_end(&l->watch);
 }
 
 int td_launch(const td_launch_options *options)

@@ -46,7 +46,8 @@ typedef struct td_launch_options {
 } td_launch_options;
 
 /* Runs the launcher. Returns the exit code: 0, that of the worker that failed first, or 128 +
- * signal. */
+ * signal. Signals stay blocked, so that one that comes later does not change the exit code: only
+ * the end of this process may follow. */
 int td_launch(const td_launch_options *options);
 
 /* The number of CPUs that this process may use. */
@@ -87,14 +88,13 @@ td_status td_workers_open(const td_launch_options *options, td_workers **workers
 /* The workers' MASTER_ADDR and MASTER_PORT: the store's. host must stay valid. */
 void td_workers_meet_at(td_workers *w, const char *host, int port);
 /* A worker that cannot be started counts as one that failed. */
-void td_workers_start(td_workers *w, const td_round *round, const td_signal_watch *watch);
+void td_workers_start(td_workers *w, const td_round *round, td_signal_watch *watch);
 /* Reaps ended workers. true: a worker has failed, the first of the round; *failure describes it. */
 bool td_workers_look(td_workers *w, td_worker_failure *failure);
 int td_workers_running(const td_workers *w);
-/* Begins to stop the workers by a signal; td_workers_look sends SIGKILL after the grace period. A
- * second call does nothing. td_workers_hurry ends the grace period. */
+/* td_children_stop and td_children_pass of the workers. */
 void td_workers_stop(td_workers *w, int signal, double grace);
-void td_workers_hurry(td_workers *w);
+void td_workers_pass(td_workers *w, int signal, double grace);
 /* keep_logs: keeps a temporary log folder if a worker's output is in it. */
 void td_workers_close(td_workers *w, bool keep_logs);
 
@@ -103,15 +103,6 @@ void td_workers_close(td_workers *w, bool keep_logs);
 /* Makes a folder in $TMPDIR. */
 td_status td_launch_folder_make(char path[TD_LAUNCH_PATH_BYTES]);
 bool td_launch_folder_remove(const char *path); /* with all that is in it */
-
-/* ---- processes that workers have left (remains.c) ---- */
-
-/* From here on, processes whose parents have ended become children of this one, in whatever session
- * they are. Without it, they become those of init. */
-void td_orphans_adopt(void);
-/* Reaps those that have ended: all children of this process but its own and the guard. With `end`
- * kills the others, too, and waits for their ends, 2 seconds at most. */
-void td_orphans_look(const td_children *own, pid_t guard, bool end);
 
 /* ---- a process that ends the workers if the launcher dies (remains.c) ---- */
 
@@ -122,16 +113,27 @@ void td_orphans_look(const td_children *own, pid_t guard, bool end);
 typedef struct td_guard {
     pid_t pid;
     int pipe;
+    uint64_t start_time; /* as td_process_state's */
 } td_guard;
 /* Inside a signal watch, before any thread is started. folder: the temporary one, "": none. */
 td_status td_guard_start(td_guard *guard, const td_children *workers, const char *folder);
 void td_guard_end(td_guard *guard);
 
+/* ---- processes that workers have left (remains.c) ---- */
+
+/* From here on, processes whose parents have ended become children of this one, in whatever session
+ * they are. Without it, they become those of init. */
+void td_orphans_adopt(void);
+/* Reaps those that have ended: all children of this process but its own and the guard. With `end`
+ * kills the others, too, if they are younger than the guard, and waits for their ends, 2 seconds at
+ * most. */
+void td_orphans_look(const td_children *own, const td_guard *guard, bool end);
+
 /* ---- output (output.c) ---- */
 
-/* Prints a line of the launcher's own. Waits until somebody reads the console. If a signal comes,
- * or one had come already (stopped), waits only a moment: then the line may be lost. */
-void td_launch_say(const td_signal_watch *watch, bool stopped, const char *format, ...)
+/* Prints a line of the launcher's own. Waits 2 seconds for somebody to read the console, after a
+ * signal (which has come already if `stopped`) only a moment. false: the line is lost. */
+bool td_launch_say(const td_signal_watch *watch, bool stopped, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
 /* Threads that copy lines from pipes to files and the console, one for each pipe. */
@@ -163,6 +165,6 @@ enum {
 /* Runs until the coordinator ends the job. Returns the exit code, or one of these. On the host it
  * also runs the coordinator, elsewhere NULL. */
 int td_agent_run(const td_launch_options *options, td_store *store, td_workers *workers,
-                 const td_signal_watch *watch, td_coordinator *coordinator);
+                 td_signal_watch *watch, td_coordinator *coordinator);
 
 #endif

@@ -16,7 +16,8 @@
 #include <unistd.h>
 
 static const double LOOK_EVERY = 0.1; /* seconds between looks whether a signal has come */
-static const double UNREAD = 0.3;     /* seconds for a line, after a signal */
+static const double PATIENCE = 2;     /* seconds for a line; TD_LOST is more */
+static const double UNREAD = 0.3;     /* the same after a signal */
 static const double ABANDON = 1;      /* seconds for what is left to be written at the end */
 
 struct td_output {
@@ -46,11 +47,11 @@ static void write_all(int fd, const char *bytes, size_t size)
     }
 }
 
-void td_launch_say(const td_signal_watch *watch, bool stopped, const char *format, ...)
+bool td_launch_say(const td_signal_watch *watch, bool stopped, const char *format, ...)
 {
     char text[4096] = "tdrun: ";
     size_t prefix = strlen(text), room = sizeof(text) - prefix - 1;
-    double deadline = INFINITY;
+    double deadline = td_clock() + PATIENCE;
     va_list args;
     va_start(args, format);
     vsnprintf(text + prefix, room, format, args);
@@ -60,10 +61,11 @@ void td_launch_say(const td_signal_watch *watch, bool stopped, const char *forma
         stopped = stopped || td_signal_watch_has(watch);
         deadline = stopped ? fmin(deadline, td_clock() + UNREAD) : deadline;
         if (td_clock() > deadline) {
-            return;
+            return false;
         }
     }
     write_all(STDERR_FILENO, text, strlen(text));
+    return true;
 }
 
 static void show_line(stream *s)

@@ -1,6 +1,7 @@
 /* What a job might leave behind: a temporary folder, processes that workers have started, and, if
  * the launcher is killed, all of that. */
 #include "dist/comm/launch/launcher.h"
+#include "dist/comm/process.h"
 #include "tensor/clock.h"
 
 #include <errno.h>
@@ -53,30 +54,30 @@ void td_orphans_adopt(void)
 #endif
 }
 
-static bool is_own(pid_t pid, const td_children *own, pid_t guard)
+static bool is_own(pid_t pid, const td_children *own, const td_guard *guard)
 {
-    bool found = pid == guard;
+    bool found = pid == guard->pid;
     for (int i = 0; i < own->count && !found; i++) {
         found = own->list[i].running && own->list[i].pid == pid;
     }
     return found;
 }
 
-/* Kills and reaps the orphans of the moment; their children are orphans then. Returns how many
- * there were. */
-static int kill_all(const td_children *own, pid_t guard)
+/* Kills and reaps the orphans of the moment; their children are orphans then. Processes that ran
+ * before the guard did are no worker's, but helpers of the script that became this process by exec.
+ * Returns how many orphans there were. */
+static int kill_all(const td_children *own, const td_guard *guard)
 {
     int count = 0;
-    siginfo_t info;
+    uint64_t start;
     glob_t all;
     if (glob("/proc/[1-9]*", GLOB_NOSORT, NULL, &all) != 0) {
         return 0;
     }
     for (size_t i = 0; i < all.gl_pathc; i++) {
         pid_t pid = (pid_t)atol(all.gl_pathv[i] + strlen("/proc/"));
-        /* waitid fails for a process that is no child of this one. */
-        if (!is_own(pid, own, guard) &&
-            waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0) {
+        if (td_process_parent(pid, &start) == getpid() && start > guard->start_time &&
+            !is_own(pid, own, guard)) {
             kill(pid, SIGKILL);
             (void)waitpid(pid, NULL, WNOHANG);
             count++;
@@ -86,7 +87,7 @@ static int kill_all(const td_children *own, pid_t guard)
     return count;
 }
 
-static void reap(const td_children *own, pid_t guard)
+static void reap(const td_children *own, const td_guard *guard)
 {
     siginfo_t info = { 0 };
     while (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0 &&
@@ -97,7 +98,7 @@ static void reap(const td_children *own, pid_t guard)
     }
 }
 
-void td_orphans_look(const td_children *own, pid_t guard, bool end)
+void td_orphans_look(const td_children *own, const td_guard *guard, bool end)
 {
     double deadline = td_clock() + PATIENCE;
     reap(own, guard);
@@ -152,6 +153,7 @@ td_status td_guard_start(td_guard *guard, const td_children *workers, const char
         return td_fail(TD_E_NOMEM, "cannot start a process: %s", strerror(errno));
     }
     *guard = (td_guard){ .pid = pid, .pipe = ends[1] };
+    (void)td_process_state(pid, &guard->start_time);
     return TD_OK;
 }
 

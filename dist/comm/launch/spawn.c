@@ -193,12 +193,12 @@ static td_status wait_for_all(spawning *s, td_status status, double stop_timeout
             td_children_stop(all, SIGTERM, stop_timeout);
         }
         int signal = td_signal_watch_wait(&s->watch, LOOK_EVERY);
-        if (signal != 0 && all->stopping) {
-            td_children_hurry(all);
-        } else if (signal != 0) {
+        if (signal != 0) {
+            td_children_pass(all, signal, stop_timeout);
+        }
+        if (signal != 0 && status == TD_OK) {
             s->stopped_by = signal;
             status = td_fail(TD_E_INTERRUPTED, "td_spawn: stopped by %s", td_signal_name(signal));
-            td_children_stop(all, signal, stop_timeout);
         }
     }
     int cause = status == TD_OK ? td_children_cause(all) : -1;

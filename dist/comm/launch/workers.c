@@ -197,7 +197,7 @@ _Noreturn static void exec_worker(const td_workers *w, int local, int out, int e
     _exit(127);
 }
 
-static td_status start_worker(td_workers *w, int local, const td_signal_watch *watch)
+static td_status start_worker(td_workers *w, int local, td_signal_watch *watch)
 {
     char folder[PATH_MAX];
     int out = -1, err = -1;
@@ -223,7 +223,7 @@ static td_status start_worker(td_workers *w, int local, const td_signal_watch *w
     return status;
 }
 
-void td_workers_start(td_workers *w, const td_round *round, const td_signal_watch *watch)
+void td_workers_start(td_workers *w, const td_round *round, td_signal_watch *watch)
 {
     td_status status = TD_OK;
     w->round = *round;
@@ -310,7 +310,7 @@ bool td_workers_look(td_workers *w, td_worker_failure *failure)
 {
     td_children *all = w->children;
     bool was_running = td_children_running(all) > 0, over = td_children_look(all) == 0;
-    td_orphans_look(all, w->guard.pid, was_running && over);
+    td_orphans_look(all, &w->guard, was_running && over);
     if (was_running && over && w->output != NULL) {
         (void)td_output_flush(w->output, 1);
     }
@@ -341,7 +341,7 @@ void td_workers_stop(td_workers *w, int signal, double grace)
     td_children_stop(w->children, signal, grace);
 }
 
-void td_workers_hurry(td_workers *w)
+void td_workers_pass(td_workers *w, int signal, double grace)
 {
-    td_children_hurry(w->children);
+    td_children_pass(w->children, signal, grace);
 }

@@ -55,7 +55,11 @@ static td_status find_segment(td_shm *shm, td_store *store, double timeout)
     TD_TRY(td_store_get_text(store, "segment", timeout, &text));
     (void)sscanf(text, "%d %d", &pid, &fd);
     free(text);
-    TD_TRY(td_shm_map(pid, fd, shm->bytes, &memory));
+    td_status status = td_shm_map(pid, fd, shm->bytes, &memory);
+    if (status == TD_E_PEER) {
+        return td_fail(status, "rank 0 (pid %d) has died, or runs in another container", pid);
+    }
+    TD_TRY(status);
     shm->segment = memory;
     bool same = memcmp(shm->segment->magic, TD_SHM_MAGIC, sizeof(shm->segment->magic)) == 0 &&
                 shm->segment->bytes == shm->bytes;

@@ -1,6 +1,8 @@
 /* The shm engine: where its memory comes from, and registered memory. */
 #include "dist/comm/engines/shm/shm.h"
 
+#include "dist/comm/process.h"
+#include "tensor/clock.h"
 #include "tensor/container.h"
 #include "tensor/storage.h"
 
@@ -99,6 +101,17 @@ td_status td_shm_create(const char *what, size_t bytes, void **memory, int *fd)
     return status;
 }
 
+/* The files of a process that is dying go a moment before it does. */
+static bool has_ended(pid_t pid)
+{
+    enum { TRIES = 20 };
+    uint64_t start;
+    for (int i = 0; i < TRIES && td_process_state(pid, &start) != 0; i++) {
+        td_sleep(0.01);
+    }
+    return td_process_state(pid, &start) == 0;
+}
+
 td_status td_shm_map(pid_t pid, int fd, size_t bytes, void **memory)
 {
     char path[64];
@@ -106,6 +119,7 @@ td_status td_shm_map(pid_t pid, int fd, size_t bytes, void **memory)
     *memory = NULL;
     bool known = is_tandem_memory(path);
     int mine = known ? open(path, O_RDWR | O_CLOEXEC) : -1;
+    int error = errno;
     if (mine >= 0 && !is_sealed(mine, bytes)) {
         close(mine);
         known = false;
@@ -116,11 +130,16 @@ td_status td_shm_map(pid_t pid, int fd, size_t bytes, void **memory)
                        "ranks run the same program?",
                        path, bytes);
     }
+    if (mine < 0 && has_ended(pid)) {
+        return td_fail(TD_E_PEER,
+                       "the process that made %s (pid %d) has died, or runs in another container",
+                       path, (int)pid);
+    }
     if (mine < 0) {
         return td_fail(TD_E_IO,
                        "the shared memory of pid %d cannot be opened (%s: %s): all ranks of a host "
                        "must be the same user's, and in one container",
-                       (int)pid, path, strerror(errno));
+                       (int)pid, path, strerror(error));
     }
     td_status status = map(path, mine, bytes, memory);
     close(mine);
@@ -264,7 +283,11 @@ static td_status map_parts(td_shm *shm, td_shm_region *region)
         const td_shm_rank *peer = &shm->segment->rank[r];
         if (r != shm->rank) {
             void *memory;
-            TD_TRY(td_shm_map(peer->pid, peer->offer[0].fd, region->bytes, &memory));
+            td_status status = td_shm_map(peer->pid, peer->offer[0].fd, region->bytes, &memory);
+            if (status == TD_E_PEER) { /* the same container: its segment is mapped */
+                TD_TRY(td_shm_check_peer(shm, r));
+            }
+            TD_TRY(status);
             region->base[r] = memory;
         }
     }
