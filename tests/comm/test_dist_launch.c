@@ -4,8 +4,8 @@
 #include "dist/comm/store/tcp.h"
 #include "dist/dist.h"
 #include "tensor/clock.h"
-#include "tests/dist_raw.h"
-#include "tests/temp_folder.h"
+#include "tests/comm/dist_raw.h"
+#include "tests/help/temp_folder.h"
 
 #include <errno.h>
 #include <glob.h>

@@ -3,8 +3,8 @@
 #include "dist/comm/process.h"
 #include "dist/dist.h"
 #include "tensor/clock.h"
-#include "tests/dist_procs.h"
-#include "tests/temp_folder.h"
+#include "tests/help/dist_procs.h"
+#include "tests/help/temp_folder.h"
 
 #include <fcntl.h>
 #include <signal.h>

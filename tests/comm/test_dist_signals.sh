@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Signals to tdrun as terminals and batch systems send them, and what it must not wait for or kill.
 # run: waits
-. "$(dirname "$0")/tap.sh"
+. "$(dirname "$0")/../help/tap.sh"
 unset RANK WORLD_SIZE MASTER_ADDR MASTER_PORT
 tdrun=$apps/tdrun
 set -m # each launcher is a job of its own, with the usual signals
