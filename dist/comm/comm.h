@@ -134,8 +134,9 @@ typedef struct td_spawn_options {
  * that names the rank and the cause. SIGTERM, SIGINT, SIGHUP, SIGQUIT, and the warnings SIGUSR1,
  * SIGUSR2 and SIGXCPU are passed on to the processes; td_spawn returns TD_E_INTERRUPTED when they
  * have ended. SIGKILL follows after stop_timeout, but not after a warning. SIGTSTP (Ctrl-Z) stops
- * the processes and this one; SIGCONT continues all. The processes end if this process dies. The processes end without calling what you gave atexit. Call td_spawn before
- * this process has threads: before any step, loader or operation. */
+ * the processes and this one; SIGCONT continues all. The processes end if this process dies. The
+ * processes end without calling what you gave atexit. Call td_spawn before this process has
+ * threads: before any step, loader or operation. */
 td_status td_spawn_at(td_spawn_options options, td_site at);
 
 TD_END_C

@@ -96,7 +96,8 @@ static pid_t launch(const td_token *token, int port, char **worker)
     return pid;
 }
 
-/* The launcher's folder goes when all is decided; then it waits some seconds for its last client. */
+/* The launcher's folder goes when all is decided; then it waits some seconds for its last client.
+ */
 static void await_decision(void)
 {
     glob_t found;

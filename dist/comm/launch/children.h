@@ -70,8 +70,8 @@ int td_children_look(td_children *all);
 int td_children_running(const td_children *all);
 /* Sends a signal to the groups of all running children; all NULL: there are none. */
 void td_children_signal(const td_children *all, int signal);
-/* Asks the children to end by a signal, and wakes stopped ones. td_children_look sends SIGKILL after
- * `grace` seconds. A second call does nothing. */
+/* Asks the children to end by a signal, and wakes stopped ones. td_children_look sends SIGKILL
+ * after `grace` seconds. A second call does nothing. */
 void td_children_stop(td_children *all, int signal, double grace);
 /* Passes on a signal that this process was sent, also to children that are being stopped. A warning
  * (USR1, USR2, XCPU) sets no limit: batch systems send it minutes before the end. INT, TERM or QUIT

@@ -1,12 +1,12 @@
-/* Signals of a process that looks after children: it waits for them, and stops with its children. */
+/* Signals of a process that looks after children: it waits for them, and stops with its children.
+ */
 #include "dist/comm/launch/children.h"
 
 #include <fcntl.h>
 #include <unistd.h>
 
 /* What a terminal and batch systems send, to end a job or to warn it of its end. */
-static const int passed_on[] = { SIGTERM, SIGINT,  SIGHUP, SIGQUIT,
-                                 SIGUSR1, SIGUSR2, SIGXCPU };
+static const int passed_on[] = { SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGXCPU };
 
 void td_keep_standard_streams(void)
 {
