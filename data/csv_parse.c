@@ -1,11 +1,14 @@
 /* CSV from memory: rows of numbers, one column of which is the label. */
 #include "data/dataset.h"
 #include "data/parse.h"
+#include "tensor/number.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 enum { LONGEST = 255, MOST_WORDS = 10000, MOST_CLASSES = 1000000, MOST_COLUMNS = 1 << 20 };
 
@@ -28,20 +31,22 @@ typedef struct field {
     bool good;              /* it has no byte 0, is not too long, and its quotes are closed */
 } field;
 
-/* One line without its end (\n or \r\n); false when there is none left. */
+/* The next line that has more than blanks, without its end (\n, \r\n, or \r alone); false when
+ * there is none left. */
 static bool next_line(cursor *c, line *l)
 {
-    if (c->at == c->end) {
-        return false;
+    bool blank = true;
+    while (c->at < c->end && blank) {
+        l->at = c->at;
+        for (; c->at < c->end && *c->at != '\n' && *c->at != '\r'; c->at++) {
+            blank = blank && (*c->at == ' ' || *c->at == '\t');
+        }
+        l->end = c->at;
+        bool both = c->end - c->at >= 2 && memcmp(c->at, "\r\n", 2) == 0;
+        c->at += both ? 2 : c->at < c->end;
+        c->number++;
     }
-    const char *newline = memchr(c->at, '\n', (size_t)(c->end - c->at));
-    *l = (line){ c->at, newline != NULL ? newline : c->end };
-    if (l->end > l->at && l->end[-1] == '\r') {
-        l->end--;
-    }
-    c->at = newline != NULL ? newline + 1 : c->end;
-    c->number++;
-    return true;
+    return !blank;
 }
 
 static bool is_blank(const cursor *c, char byte)
@@ -90,25 +95,48 @@ static int count_columns(const cursor *c, line l)
     return columns;
 }
 
-/* The number of a field, which must fill it. */
-static bool to_number(const field *f, double *value)
+/* Whether C reads the whole field as a number: also "nan", "1e999" and "0x1p3". */
+static bool is_numeric(const field *f, double *value)
 {
     char *end;
-    *value = strtod(f->text, &end);
-    return f->good && end != f->text && *end == '\0' && isfinite(*value);
+    *value = td_strtod(f->text, &end);
+    return f->good && end != f->text && *end == '\0';
+}
+
+/* The number of a field, which must be decimal, and one that f32 holds, as samples are f32. */
+static bool to_number(const field *f, double *value)
+{
+    return is_numeric(f, value) && isfinite((float)*value) && strpbrk(f->text, "xX") == NULL;
 }
 
 static td_status bad_number(const cursor *c, int column, const field *f)
 {
+    bool digits = strpbrk(f->text, "0123456789") != NULL &&
+                  f->text[strspn(f->text, "+-.0123456789eE")] == '\0';
+    const char *why = !f->good ? " (a byte 0, an open quote, or more than 255 bytes)"
+                      : *f->text == '\0' ? " (it is empty: leave the row out, or fill it in)"
+                      : digits           ? " that f32 holds (up to 3.4e38)"
+                                         : "";
     return td_fail(TD_E_FORMAT, "%s:%lld: column %d: '%.40s' is not a finite number%s", c->name,
-                   c->number, column + 1, f->text,
-                   f->good ? "" : " (a byte 0, an open quote, or more than 255 bytes)");
+                   c->number, column + 1, f->text, why);
 }
 
 /* ---- the first lines ---- */
 
-/* Whether a first line names the columns: one of its fields is no number where the second line has
- * a number; an only line names them if it has no number at all. */
+/* Whether a field may name a column. "nan", "?", "1_000" and an empty field are faults of a sample,
+ * which must not vanish as a header. */
+static bool may_be_name(const field *f)
+{
+    static const char *const missing[] = { "nan", "na", "n/a", "null", "inf", "infinity" };
+    bool name = isalpha((unsigned char)*f->text) || *f->text == '_' || (signed char)*f->text < 0;
+    for (size_t i = 0; i < sizeof missing / sizeof *missing; i++) {
+        name = name && strcasecmp(f->text, missing[i]) != 0;
+    }
+    return name;
+}
+
+/* Whether a first line names the columns: one of its fields is a word where the second line has a
+ * number; an only line names them if it has words alone. */
 static bool looks_like_header(const cursor *c, line first)
 {
     cursor ahead = *c;
@@ -118,12 +146,12 @@ static bool looks_like_header(const cursor *c, line first)
         field f;
         double ignored;
         take_field(c, &first, &f);
-        bool number = to_number(&f, &ignored);
+        bool name = may_be_name(&f);
         if (only) {
-            found = found && !number;
+            found = found && name;
         } else {
             take_field(c, &second, &f);
-            found = found || (!number && to_number(&f, &ignored));
+            found = found || (name && to_number(&f, &ignored));
         }
     }
     return found;
@@ -297,7 +325,8 @@ static td_status take_row(const cursor *c, line l, td_csv_table *t)
     }
     double ignored;
     bool may_be_words = c->rules->classes == 0 && !c->rules->options.regression;
-    bool words = t->names != NULL || (t->rows == 0 && may_be_words && !to_number(&label, &ignored));
+    bool words =
+        t->names != NULL || (t->rows == 0 && may_be_words && !is_numeric(&label, &ignored));
     TD_TRY(words ? take_word(c, t, &label, &t->labels[t->rows])
                  : take_number(c, t, &label, &t->labels[t->rows]));
     t->rows++;
@@ -308,7 +337,7 @@ static td_status make_room(const cursor *c, td_csv_table *t)
 {
     size_t lines = 1;
     for (const char *at = c->at; at < c->end; at++) {
-        lines += *at == '\n';
+        lines += *at == '\n' || *at == '\r';
     }
     t->values = calloc(lines, (size_t)t->features * sizeof *t->values);
     t->labels = calloc(lines, sizeof *t->labels);
@@ -335,9 +364,6 @@ static td_status parse_lines(cursor *c, td_csv_table *t)
     TD_TRY(take_classes(c, t));
     line l;
     while (next_line(c, &l)) {
-        if (l.at == l.end && c->at == c->end) {
-            break; /* an empty last line */
-        }
         TD_TRY(take_row(c, l, t));
     }
     if (t->rows == 0) {

@@ -106,8 +106,8 @@ td_dataset *td_tensor_dataset_at(const td_tensor *x, const td_tensor *y, td_site
 /* ---- CSV files ---- */
 
 typedef enum td_csv_header {
-    TD_CSV_AUTO = 0,      /* the first line is a header if some column has a word in line 1 and a
-                             number in line 2 */
+    TD_CSV_AUTO = 0,      /* the first line is a header if some column has a word in line 1 ("nan"
+                             and "null" are none) and a number in line 2 */
     TD_CSV_HEADER = 1,    /* the first line is a header */
     TD_CSV_NO_HEADER = 2, /* the first line is a sample */
 } td_csv_header;
@@ -130,10 +130,12 @@ typedef struct td_csv_options {
  * class numbers 0, 1, ... (classes becomes the largest one + 1), or words if the first sample's
  * label is no number. Words become class_names in alphabetical order, as in scikit-learn's
  * LabelEncoder. A field may stand in "quotes", where two quotes mean one; a quoted field ends on
- * its line. Blanks around a field do not count.
+ * its line. Blanks around a field do not count, and lines of blanks alone are skipped. A number has
+ * a point before its decimals, whatever the program's locale.
  *
  * NULL with td_last_error(): no such file, or "file:line: column N: ..." for a line with more or
- * fewer columns, a feature that is not a finite number, or a label that is no class number. */
+ * fewer columns, a feature that is not a finite number in the range of f32, or a label that is no
+ * class number. */
 td_dataset *td_csv_dataset_at(td_csv_options options, td_site at);
 #define td_csv_dataset(...) td_csv_dataset_at((td_csv_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 

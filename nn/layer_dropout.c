@@ -5,6 +5,7 @@
 #include "autograd/fused.h"
 #include "autograd/tape.h"
 #include "nn/layer.h"
+#include "tensor/number.h"
 #include "tensor/text.h"
 #include "tensor/hooks.h"
 #include "tensor/extend.h"
@@ -45,7 +46,7 @@ static const uint64_t *call_of(dropout_state *s)
 static void dropout_describe(const td_module *self, char *text, size_t size)
 {
     const dropout_state *s = self->state;
-    snprintf(text, size, "p %g", s->p);
+    td_snprintf(text, size, "p %g", s->p);
 }
 
 /* The layer td_nn_NAME, which is td_NAME_by while it trains. */

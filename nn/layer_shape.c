@@ -1,5 +1,6 @@
 /* Layers without parameters or draws: activations, pooling, Flatten. */
 #include "nn/layer.h"
+#include "tensor/number.h"
 
 /* A layer without options: td_nn_NAME(), which computes `result` from x. */
 #define LAYER(name, type_name, result)                                                             \
@@ -82,7 +83,7 @@ td_module *td_nn_avg_pool2d_at(td_nn_pool2d_options options, td_site at)
 
 static void scale_describe(const td_module *self, char *text, size_t size)
 {
-    snprintf(text, size, "%g", *(const double *)self->state);
+    td_snprintf(text, size, "%g", *(const double *)self->state);
 }
 
 TD_LAYER_BY(scale, double, "Scale", td_mul_scalar_at(x, *s, at), .describe = scale_describe);

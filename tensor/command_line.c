@@ -1,5 +1,6 @@
 /* Reads the command line of a small program from a table of options. */
 #include "tensor/command_line.h"
+#include "tensor/number.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -22,7 +23,7 @@ _Noreturn void td_refuse_options(const char *usage, const char *format, ...)
     char why[1024];
     va_list values;
     va_start(values, format);
-    vsnprintf(why, sizeof why, format, values);
+    td_vsnprintf(why, sizeof why, format, values);
     va_end(values);
     fflush(stdout); /* the message comes behind what the program has printed before */
     fprintf(stderr, "%s: %s\n", program_invocation_short_name, why);

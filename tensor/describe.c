@@ -1,5 +1,6 @@
 /* Tensors, shapes and sizes in messages. */
 #include "tensor/extend.h"
+#include "tensor/number.h"
 #include "tensor/storage.h"
 
 #include <inttypes.h>
@@ -72,6 +73,6 @@ const char *td_describe_bytes(size_t bytes)
         value /= 1024.0;
         u++;
     }
-    snprintf(text, SLOT_BYTES, u == 0 ? "%.0f %s" : "%.1f %s", value, unit[u]);
+    td_snprintf(text, SLOT_BYTES, u == 0 ? "%.0f %s" : "%.1f %s", value, unit[u]);
     return text;
 }

@@ -2,6 +2,7 @@
 #include "tensor/error.h"
 
 #include "tensor/extend.h"
+#include "tensor/number.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -70,7 +71,7 @@ static void message_begin(message *m)
 __attribute__((format(printf, 2, 0))) static void
 message_append_list(message *m, const char *format, va_list args)
 {
-    int length = vsnprintf(m->text + m->length, sizeof m->text - m->length, format, args);
+    int length = td_vsnprintf(m->text + m->length, sizeof m->text - m->length, format, args);
     if (length > 0) {
         size_t end = m->length + (size_t)length;
         m->length = end < sizeof m->text ? end : sizeof m->text - 1;

@@ -2,6 +2,7 @@
 #include "tensor/hooks.h"
 
 #include "tensor/backend.h"
+#include "tensor/number.h"
 
 #include <pthread.h>
 #include <stdarg.h>
@@ -107,7 +108,7 @@ void td_not_recordable(const char *format, ...)
         char why[256];
         va_list arguments;
         va_start(arguments, format);
-        vsnprintf(why, sizeof why, format, arguments);
+        td_vsnprintf(why, sizeof why, format, arguments);
         va_end(arguments);
         recorder->not_recordable(recorder, why);
     }

@@ -1,6 +1,7 @@
 /* td_print: the elements of a tensor as text. */
 #include "tensor/backend.h"
 #include "tensor/element.h"
+#include "tensor/number.h"
 #include "tensor/storage.h"
 #include "tensor/extend.h"
 
@@ -33,12 +34,12 @@ static int format_number(const printer *p, int64_t place, char *text)
     }
     double value = td_load_element(td_ptr(t), t->dtype, place);
     if (!td_is_float(t->dtype)) {
-        return snprintf(text, NUMBER_BYTES, "%.0f", value);
+        return td_snprintf(text, NUMBER_BYTES, "%.0f", value);
     }
     if (isnan(value)) { /* printf would show its sign */
         return snprintf(text, NUMBER_BYTES, "nan");
     }
-    return snprintf(text, NUMBER_BYTES, p->scientific ? "%.4e" : "%.4f", value);
+    return td_snprintf(text, NUMBER_BYTES, p->scientific ? "%.4e" : "%.4f", value);
 }
 
 static void measure_range(printer *p, int64_t place)

@@ -1,6 +1,8 @@
 /* A hash, notices on stderr, and the name that was probably meant. */
 #include "tensor/text.h"
 
+#include "tensor/number.h"
+
 #include <ctype.h>
 #include <limits.h>
 #include <pthread.h>
@@ -19,7 +21,7 @@ void td_notice(const char *format, ...)
     char text[1024];
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
+    td_vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     pthread_mutex_lock(&lock);
     bool again = count == KEPT;

@@ -14,6 +14,7 @@
 #include "nn/io/safetensors.h"
 #include "tensor/extend.h"
 #include "tensor/files.h"
+#include "tensor/number.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -51,10 +52,12 @@ static td_status find_channels(const predictor *p, const td_safetensors *file, c
 {
     const char *text = td_safetensors_metadata(file, key);
     memcpy(channels, missing, 3 * sizeof *channels);
-    bool right =
-        text == NULL || sscanf(text, "%f %f %f", &channels[0], &channels[1], &channels[2]) == 3;
-    for (int i = 0; i < 3; i++) {
-        right = right && isfinite(channels[i]);
+    const char *at = text;
+    bool right = true;
+    char *end;
+    for (int i = 0; at != NULL && i < 3; at = end, i++) {
+        channels[i] = (float)td_strtod(at, &end);
+        right = right && end != at && isfinite(channels[i]);
     }
     return right
                ? TD_OK

@@ -2,6 +2,7 @@
 #include "autograd/autograd.h"
 
 #include "autograd/tape.h"
+#include "tensor/number.h"
 #include "tensor/storage.h"
 #include "autograd/gradcheck.h"
 #include "autograd/hooks.h"
@@ -102,7 +103,7 @@ __attribute__((format(printf, 2, 3))) static void report(check *c, const char *f
     va_list args;
     va_start(args, format);
     int n =
-        vsnprintf(c->report + c->report_length, c->report_size - c->report_length, format, args);
+        td_vsnprintf(c->report + c->report_length, c->report_size - c->report_length, format, args);
     va_end(args);
     c->report_length += n > 0 ? (size_t)n : 0;
 }

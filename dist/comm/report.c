@@ -2,6 +2,7 @@
 #include "dist/comm/watchdog.h"
 
 #include "tensor/clock.h"
+#include "tensor/number.h"
 #include "dist/comm/group.h"
 
 #include <stdio.h>
@@ -202,6 +203,6 @@ void td_stall_report(td_group *group, const td_collective *c, const char *verb, 
     } else {
         describe_ranks(group, c, who, sizeof who);
     }
-    snprintf(text, size, "%s%s %s after %.1f s on rank %d: %s", group->label, what, verb, seconds,
+    td_snprintf(text, size, "%s%s %s after %.1f s on rank %d: %s", group->label, what, verb, seconds,
              group->rank, who);
 }

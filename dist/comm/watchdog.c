@@ -4,6 +4,7 @@
 #include "dist/comm/watchdog.h"
 
 #include "tensor/clock.h"
+#include "tensor/number.h"
 #include "dist/comm/group.h"
 #include "dist/comm/process.h"
 #include "dist/comm/thread.h"
@@ -149,7 +150,8 @@ td_status td_watchdog_start(td_group *group)
     static const double STALL = 10;
     struct group_watch *w = &group->watch;
     const char *text = getenv("TANDEM_DIST_STALL");
-    w->stall = text != NULL && atof(text) > 0 ? atof(text) : STALL;
+    double given = text != NULL ? td_strtod(text, NULL) : 0;
+    w->stall = given > 0 ? given : STALL;
     td_condition_init(&w->stop);
     int error = td_thread_start(&w->thread, watch, group);
     if (error != 0) {

@@ -5,6 +5,7 @@
 #include "nn/params.h"
 #include "nn/module.h"
 #include "autograd/hooks.h"
+#include "tensor/number.h"
 
 #include <stdlib.h>
 
@@ -100,7 +101,7 @@ static td_status place(td_ddp_state *s, int i)
     if (b->grad == NULL) {
         return TD_E_NOMEM;
     }
-    snprintf(u->name, sizeof u->name, "bucket %d (%.2f MiB)", i, (double)td_unit_bytes(u) / MIB);
+    td_snprintf(u->name, sizeof u->name, "bucket %d (%.2f MiB)", i, (double)td_unit_bytes(u) / MIB);
     const td_bucket_codec *codec = s->reducer.codec;
     return codec != NULL ? codec->attach(s->reducer.codec_state, b, &u->part) : TD_OK;
 }

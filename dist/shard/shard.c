@@ -11,6 +11,7 @@
 #include "nn/module.h"
 #include "tensor/extend.h"
 #include "tensor/hooks.h"
+#include "tensor/number.h"
 #include "tensor/storage.h"
 
 #if defined(__GLIBC__)
@@ -244,7 +245,7 @@ static void describe_unit(td_ddp_state *s, td_ddp_unit *unit)
     const td_sharding *sh = td_sharding_of(s);
     const td_shard_unit *u = &sh->units[unit - s->units.list];
     unit->b.grad = u->grads;
-    snprintf(unit->name, sizeof unit->name, "%.30s (%.2f MiB)", u->path,
+    td_snprintf(unit->name, sizeof unit->name, "%.30s (%.2f MiB)", u->path,
              (double)td_unit_bytes(unit) / (1 << 20));
 }
 

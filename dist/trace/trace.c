@@ -8,6 +8,7 @@
 
 #include "dist/comm/collectives.h"
 #include "tensor/clock.h"
+#include "tensor/number.h"
 #include "tensor/observe/watch.h"
 
 #include <errno.h>
@@ -88,7 +89,7 @@ static void write_span(int lane, const char *lane_name, const char *name, double
         write_name("thread_name", lane, lane_name);
     }
     begin_event("X", lane);
-    fprintf(trace.file, ",\"ts\":%.3f,\"dur\":%.3f", (begin + trace.epoch) * 1e6,
+    td_fprintf(trace.file, ",\"ts\":%.3f,\"dur\":%.3f", (begin + trace.epoch) * 1e6,
             (end > begin ? end - begin : 0.0) * 1e6);
     if (bytes > 0) {
         fprintf(trace.file, ",\"args\":{\"bytes\":%lld}", (long long)bytes);

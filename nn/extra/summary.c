@@ -1,6 +1,7 @@
 /* A model as a table: what each layer gives, holds and costs. */
 #include "nn/internal.h"
 #include "tensor/extend.h"
+#include "tensor/number.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -176,7 +177,7 @@ static void print_totals(td_module *m, const summary *s, FILE *out)
     char text[32];
     int64_t parameters = td_parameter_count(m); /* shared ones once */
     fprintf(out, "parameters: %s", with_commas(parameters, text));
-    fprintf(out, " (%.2f MiB in %s)\n",
+    td_fprintf(out, " (%.2f MiB in %s)\n",
             (double)parameters * (double)td_dtype_size(m->dtype) / 1048576.0,
             td_dtype_name(m->dtype));
     fprintf(out, "multiply-adds of a forward: %s\n", with_commas(multiply_adds, text));

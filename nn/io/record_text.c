@@ -6,6 +6,7 @@
 #include "nn/internal.h"
 #include "nn/params.h"
 #include "tensor/extend.h"
+#include "tensor/number.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -17,7 +18,7 @@ char *td_format(const char *format, ...)
     va_list args;
     va_start(args, format);
     char *text = NULL;
-    int length = vasprintf(&text, format, args);
+    int length = td_vasprintf(&text, format, args);
     va_end(args);
     if (length < 0) {
         td_fail(TD_E_NOMEM, "no memory for a name in a checkpoint");
@@ -54,7 +55,7 @@ static bool read_rate(const char *text, void *to)
 {
     char *end;
     double *rate = to;
-    *rate = strtod(text, &end);
+    *rate = td_strtod(text, &end);
     return end != text && *end == '\0' && *rate >= 0 && *rate < INFINITY;
 }
 
@@ -69,10 +70,11 @@ static char *put_scaler(const void *of)
 static bool read_scaler(const char *text, void *to)
 {
     td_scaler_state *s = to;
+    char *counts;
     int used = 0;
-    return sscanf(text, "%lf %" SCNd64 " %" SCNd64 "%n", &s->scale, &s->good, &s->skipped, &used) ==
-               3 &&
-           text[used] == '\0' && s->scale > 0 && s->scale < INFINITY && s->good >= 0 &&
+    s->scale = td_strtod(text, &counts);
+    return sscanf(counts, " %" SCNd64 " %" SCNd64 "%n", &s->good, &s->skipped, &used) == 2 &&
+           counts[used] == '\0' && counts != text && s->scale > 0 && s->scale < INFINITY && s->good >= 0 &&
            s->good <= TD_MOST_COUNT && s->skipped >= 0 && s->skipped <= TD_MOST_COUNT;
 }
 

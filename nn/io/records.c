@@ -6,6 +6,7 @@
 #include "nn/optim/optim_internal.h"
 #include "nn/params.h"
 #include "tensor/extend.h"
+#include "tensor/number.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -20,7 +21,7 @@ void td_differ(td_difference *d, const char *format, ...)
         char item[256];
         va_list args;
         va_start(args, format);
-        vsnprintf(item, sizeof item, format, args);
+        td_vsnprintf(item, sizeof item, format, args);
         va_end(args);
         snprintf(d->text + length, left - 6, "%s%s", d->count > 0 ? ", " : "", item);
     } else if (d->count == LISTED) { /* room was left for it */

@@ -3,6 +3,7 @@
 
 #include "nn/onnx/onnx.h"
 #include "tensor/extend.h"
+#include "tensor/number.h"
 #include "tensor/storage.h"
 #include "tensor/system/temporary.h"
 #include "tensor/version.h"
@@ -30,7 +31,7 @@ static const char *text(const char *format, ...)
     char whole[512];
     va_list args;
     va_start(args, format);
-    int length = vsnprintf(whole, sizeof whole, format, args);
+    int length = td_vsnprintf(whole, sizeof whole, format, args);
     va_end(args);
     size_t size = (size_t)(length < (int)sizeof whole ? length + 1 : (int)sizeof whole);
     char *copy = td_step_bytes(size);
@@ -48,7 +49,7 @@ void td_onnx_refuse(td_onnx_graph *graph, const char *format, ...)
     char why[256];
     va_list args;
     va_start(args, format);
-    vsnprintf(why, sizeof why, format, args);
+    td_vsnprintf(why, sizeof why, format, args);
     va_end(args);
     graph->status = td_fail(TD_E_UNSUPPORTED, "%s %s", td_onnx_where(graph->call), why);
 }

@@ -3,6 +3,7 @@
 
 #include "tensor/extend.h"
 #include "tensor/hooks.h"
+#include "tensor/number.h"
 #include "tensor/storage.h"
 #include "tensor/observe/watch.h"
 
@@ -226,7 +227,7 @@ static double mib(size_t bytes)
 static void print_block(FILE *out, const td_memory_plan *p, const td_memory_block *b)
 {
     const td_memory_op *op = &p->ops[b->from];
-    fprintf(out, "%10.3f %10.3f %6d %6d  %-8s  %-19s %s\n", mib(b->bytes), mib(b->offset), b->from,
+    td_fprintf(out, "%10.3f %10.3f %6d %6d  %-8s  %-19s %s\n", mib(b->bytes), mib(b->offset), b->from,
             b->to, kind_name(b->kind), op->kernel, *op->module != '\0' ? op->module : "-");
 }
 
@@ -270,7 +271,7 @@ void td_memory_plan_print(FILE *out, size_t least)
         return;
     }
     const td_memory_op *op = &p.ops[p.peak_op];
-    fprintf(out,
+    td_fprintf(out,
             "\nstep memory: peak %.1f MiB, in kernel %d of %d (%s%s%s, %s); with holes %.1f MiB\n"
             "alive then:\n",
             mib(p.peak), p.peak_op, p.op_count, op->kernel, *op->module != '\0' ? " of " : "",
@@ -289,7 +290,7 @@ void td_memory_plan_print(FILE *out, size_t least)
             small++;
         }
     }
-    fprintf(out, "and %d of less than %.3f MiB, %.3f MiB together\n", small, mib(least), mib(rest));
+    td_fprintf(out, "and %d of less than %.3f MiB, %.3f MiB together\n", small, mib(least), mib(rest));
 }
 
 /* ---- the picture ---- */
@@ -306,7 +307,7 @@ static void draw_block(const canvas *c, const td_memory_plan *p, const td_memory
     static const char *const colors[] = { "#7fa8d9", "#e8a15c", "#b8b8b8" };
     const td_memory_op *op = &p->ops[b->from];
     double top = TOP + HEIGHT - (double)(b->offset + b->bytes) * c->y_scale;
-    fprintf(c->out,
+    td_fprintf(c->out,
             "<rect x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\" fill=\"%s\" "
             "stroke=\"#fff\" stroke-width=\"0.3\"><title>%s %s: %.2f MiB at %.2f, kernels %d to "
             "%d</title></rect>\n",
@@ -323,13 +324,13 @@ static void draw_axes(const canvas *c, const td_memory_plan *p)
     }
     for (size_t at = 0; at <= p->extent; at += step) {
         double y = TOP + HEIGHT - (double)at * c->y_scale;
-        fprintf(c->out,
+        td_fprintf(c->out,
                 "<line x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#ccc\"/>"
                 "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.0f MiB</text>\n",
                 LEFT, LEFT + WIDTH, y, y, LEFT - 4, y + 4, mib(at));
     }
     double peak = LEFT + (p->peak_op + 0.5) * c->x_scale;
-    fprintf(c->out,
+    td_fprintf(c->out,
             "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%d\" stroke=\"#a00\" "
             "stroke-dasharray=\"4\"/>\n<text x=\"%d\" y=\"%d\">kernels of one step, from 0 to %d"
             "</text>\n",
@@ -345,7 +346,7 @@ td_status td_memory_plan_draw(const char *path)
     }
     canvas c = { out, (double)WIDTH / (p.op_count > 0 ? p.op_count : 1),
                  (double)HEIGHT / (p.extent > 0 ? (double)p.extent : 1.0) };
-    fprintf(
+    td_fprintf(
         out,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
         "font-family=\"sans-serif\" font-size=\"11\">\n<rect width=\"100%%\" height=\"100%%\" "

@@ -3,6 +3,7 @@
 #include "tensor/clock.h"
 
 #include "tensor/hooks.h"
+#include "tensor/number.h"
 #include "tensor/observe/watch.h"
 #include "tensor/text.h"
 
@@ -203,7 +204,7 @@ static double rate(double work, double seconds)
 
 static void print_row(FILE *out, const td_profile_row *r, const td_profile_totals *t)
 {
-    fprintf(out, "%-*s %-*.*s %-4s %8lld %9.3f %6.1f%% %9.1f %8.1f %7.0f%%\n", KERNEL_WIDTH,
+    td_fprintf(out, "%-*s %-*.*s %-4s %8lld %9.3f %6.1f%% %9.1f %8.1f %7.0f%%\n", KERNEL_WIDTH,
             r->kernel, MODULE_WIDTH, MODULE_WIDTH, *r->module != '\0' ? r->module : "-",
             r->backward ? "back" : "fwd", (long long)r->calls, per_step_ms(r->seconds, t),
             percent(r->seconds, t->seconds), rate(r->flops, r->seconds), rate(r->bytes, r->seconds),
@@ -214,7 +215,7 @@ static void print_row(FILE *out, const td_profile_row *r, const td_profile_total
 static void print_time(FILE *out, const char *what, int64_t calls, double seconds,
                        const td_profile_totals *t)
 {
-    fprintf(out, "%-*s %8lld %9.3f %6.1f%%\n", KERNEL_WIDTH + MODULE_WIDTH + 6, what,
+    td_fprintf(out, "%-*s %8lld %9.3f %6.1f%%\n", KERNEL_WIDTH + MODULE_WIDTH + 6, what,
             (long long)calls, per_step_ms(seconds, t), percent(seconds, t->seconds));
 }
 
@@ -299,7 +300,7 @@ void td_profile_print(FILE *out, int most)
     double kernels = 0.0, least = 0.0;
     int64_t calls = 0;
     int shown = 0;
-    fprintf(
+    td_fprintf(
         out,
         "\nprofile: %lld steps in %.3f s, %.3f ms inside a step; limits: %.0f GFLOP/s f32, %.0f "
         "f64, %.1f GB/s\n",
@@ -323,7 +324,7 @@ void td_profile_print(FILE *out, int most)
     print_rule(out);
     print_sums(out, &t);
     print_time(out, "all kernels", calls, kernels, &t);
-    fprintf(out, "%-*s %8s %9.3f\n", KERNEL_WIDTH + MODULE_WIDTH + 6, "  at the limits", "",
+    td_fprintf(out, "%-*s %8s %9.3f\n", KERNEL_WIDTH + MODULE_WIDTH + 6, "  at the limits", "",
             per_step_ms(least, &t));
     print_outside(out, &t);
     fflush(out);

@@ -4,6 +4,7 @@
 
 #include "dist/comm/launch/children.h"
 #include "tandem.h"
+#include "tensor/number.h"
 #include "tensor/text.h"
 
 #include <argp.h>
@@ -35,7 +36,7 @@ bool cli_no(char *why, size_t size, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(why, size, format, arguments);
+    td_vsnprintf(why, size, format, arguments);
     va_end(arguments);
     return false;
 }
@@ -58,7 +59,7 @@ bool cli_read_int(const char *text, double low, double high, int64_t *value, cha
 bool cli_read_real(const char *text, double low, double high, double *value, char *why, size_t size)
 {
     char *end;
-    double number = strtod(text, &end);
+    double number = td_strtod(text, &end);
     if (end == text || *end != '\0' || isspace((unsigned char)text[0]) || !isfinite(number) ||
         strpbrk(text, "xX") != NULL) {
         return cli_no(why, size, "'%s' is not a number", text);
@@ -76,8 +77,8 @@ void cli_write_real(double value, char *text, size_t size)
 {
     bool plain = fabs(value) >= 1 && fabs(value) < 1e9;
     for (int digits = 1; digits <= 17; digits++) {
-        snprintf(text, size, "%.*g", digits, value);
-        if (strtod(text, NULL) == value && !(plain && strchr(text, 'e') != NULL)) {
+        td_snprintf(text, size, "%.*g", digits, value);
+        if (td_strtod(text, NULL) == value && !(plain && strchr(text, 'e') != NULL)) {
             break;
         }
     }

@@ -1,6 +1,7 @@
 /* Writes the metrics of a run: a CSV file, and TensorBoard's event records. */
 #include "apps/tools/common/log.h"
 
+#include "tensor/number.h"
 #include "tensor/system/folders.h"
 
 #include <errno.h>
@@ -225,7 +226,7 @@ td_status metrics_write(metrics *m, int64_t step, const double *values)
         if (isnan(values[i])) {
             fputc(',', m->csv);
         } else {
-            fprintf(m->csv, ",%.9g", values[i]);
+            td_fprintf(m->csv, ",%.9g", values[i]);
         }
     }
     fputc('\n', m->csv);

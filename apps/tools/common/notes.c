@@ -1,5 +1,6 @@
 /* Adds to a checkpoint's metadata what predict must know of a model. */
 #include "apps/tools/common/notes.h"
+#include "tensor/number.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -19,7 +20,7 @@ void notes_add(notes *n, const char *key, const char *format, ...)
     va_list values;
     notes_point(n, key, n->texts[n->count]);
     va_start(values, format);
-    vsnprintf(n->texts[n->count - 1], sizeof n->texts[0], format, values);
+    td_vsnprintf(n->texts[n->count - 1], sizeof n->texts[0], format, values);
     va_end(values);
 }
 

@@ -4,6 +4,7 @@
 #include "apps/tools/common/log.h"
 #include "nn/extra/inspect.h"
 #include "tensor/extend.h"
+#include "tensor/number.h"
 #include "tensor/observe/memory_plan.h"
 #include "tensor/observe/profile.h"
 #include "nn/module.h"
@@ -15,9 +16,9 @@ enum { LEAST_BLOCK = 64 << 10 }; /* bytes of a block that --memory lists by itse
 
 static td_status read_limits(const char *text, td_profile_options *limits)
 {
-    double gflops, gbytes;
-    char end;
-    if (sscanf(text, "%lf,%lf%c", &gflops, &gbytes, &end) != 2 || gflops <= 0 || gbytes <= 0) {
+    char *comma, *end = NULL;
+    double gflops = td_strtod(text, &comma), gbytes = *comma == ',' ? td_strtod(comma + 1, &end) : 0;
+    if (end == NULL || *end != '\0' || !(gflops > 0 && gbytes > 0)) {
         return td_fail(TD_E_ARG,
                        "--profile-limits '%s': give two numbers, as in 430,28: GFLOP/s in f32, and "
                        "GB/s of memory",

@@ -5,6 +5,7 @@
 #include "tensor/extend.h"
 #include "tensor/tune/tune.h"
 #include "tensor/kernels.h"
+#include "tensor/number.h"
 #include "nn/module.h"
 
 #include <ctype.h>
@@ -242,7 +243,7 @@ static td_status read_real(const char *path, const char *key, double *value)
 {
     char text[256], *end;
     TD_TRY(read_note(path, key, text, sizeof(text)));
-    *value = strtod(text, &end);
+    *value = td_strtod(text, &end);
     if (end == text || *end != '\0' || !isfinite(*value)) {
         return td_fail(TD_E_FORMAT, "%s: '%s' is '%s', not a finite number", path, key, text);
     }

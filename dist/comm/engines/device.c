@@ -9,6 +9,7 @@
 #include "tensor/extend.h"
 
 #include "tensor/hooks.h"
+#include "tensor/number.h"
 #include "tensor/storage.h"
 
 #include <math.h>
@@ -257,7 +258,7 @@ static void break_over(td_group *group, const td_device_engine *e, const td_coll
     td_entered entered = td_entered_of(c);
     char name[192], text[TD_CAUSE_BYTES];
     td_describe_entered(&entered, name, sizeof name);
-    snprintf(text, sizeof text,
+    td_snprintf(text, sizeof text,
              "%s on %s %s after %.1f s on rank %d: another rank has not called it, or has died",
              name, td_device_name(e->device), what, seconds, group->rank);
     td_group_break(group, TD_E_TIMEOUT, text);

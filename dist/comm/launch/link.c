@@ -3,6 +3,7 @@
 
 #include "dist/comm/launch/launcher.h"
 #include "tensor/clock.h"
+#include "tensor/number.h"
 
 #include <limits.h>
 #include <stdarg.h>
@@ -36,7 +37,7 @@ td_status td_link_send(td_link *link, const char *format, ...)
     char key[64], text[4096];
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof(text), format, args);
+    td_vsnprintf(text, sizeof(text), format, args);
     va_end(args);
     make_key(link, link->is_agent, link->sent, key);
     TD_TRY(td_store_set_text(link->store, key, text));
@@ -65,7 +66,7 @@ td_status td_link_receive(td_link *link, char **text)
 
 void td_failure_pack(const td_worker_failure *f, char *text, size_t size)
 {
-    snprintf(text, size, "%.6f %d %d %d %ld %d %s\n%s\n%s", td_clock() - f->when, f->rank,
+    td_snprintf(text, size, "%.6f %d %d %d %ld %d %s\n%s\n%s", td_clock() - f->when, f->rank,
              f->local_rank, f->node, f->pid, f->status, f->host, f->log, f->message);
 }
 
@@ -74,9 +75,11 @@ bool td_failure_unpack(const char *text, td_worker_failure *f)
     *f = (td_worker_failure){ 0 };
     const char *log = strchr(text, '\n');
     const char *message = log != NULL ? strchr(log + 1, '\n') : NULL;
-    double ago;
-    if (message == NULL || sscanf(text, "%lf %d %d %d %ld %d %127s", &ago, &f->rank, &f->local_rank,
-                                  &f->node, &f->pid, &f->status, f->host) != 7) {
+    char *rest;
+    double ago = td_strtod(text, &rest);
+    if (message == NULL || rest == text ||
+        sscanf(rest, " %d %d %d %ld %d %127s", &f->rank, &f->local_rank, &f->node, &f->pid,
+               &f->status, f->host) != 6) {
         return false;
     }
     f->when = td_clock() - ago;

@@ -4,6 +4,7 @@
 #include "dist/comm/launch/launcher.h"
 #include "dist/comm/process.h"
 #include "dist/comm/thread.h"
+#include "tensor/number.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -54,7 +55,7 @@ bool td_launch_say(const td_signal_watch *watch, bool stopped, const char *forma
     double deadline = td_clock() + PATIENCE;
     va_list args;
     va_start(args, format);
-    vsnprintf(text + prefix, room, format, args);
+    td_vsnprintf(text + prefix, room, format, args);
     va_end(args);
     strcat(text, "\n");
     while (!td_stderr_is_read(LOOK_EVERY)) {

@@ -6,6 +6,7 @@
 #include "dist/comm/store/net.h"
 #include "dist/comm/token.h"
 #include "tensor/extend.h"
+#include "tensor/number.h"
 #include "tensor/system/folders.h"
 
 #include <errno.h>
@@ -152,7 +153,7 @@ _Noreturn static void child_main(const spawning *s, int rank, const char *run_id
 static td_status start_all(spawning *s)
 {
     char run_id[64];
-    snprintf(run_id, sizeof(run_id), "spawn-%ld-%.6f", (long)getpid(), td_clock());
+    td_snprintf(run_id, sizeof(run_id), "spawn-%ld-%.6f", (long)getpid(), td_clock());
     fflush(NULL); /* otherwise the children would print the buffered output again */
     for (int rank = 0; rank < s->count; rank++) {
         pid_t pid = td_children_fork(s->children, &s->watch);

@@ -7,6 +7,7 @@
 #include "dist/comm/mesh.h"
 #include "nn/internal.h"
 #include "tensor/extend.h"
+#include "tensor/number.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +27,7 @@ static char *describe_model(const td_module *model, const td_ddp_options *o)
         td_fail(TD_E_NOMEM, "no memory to describe a model");
         return NULL;
     }
-    fprintf(out, "the options bucket_cap_mb %g, replicas %d%s%s%s, hook %s", o->bucket_cap_mb,
+    td_fprintf(out, "the options bucket_cap_mb %g, replicas %d%s%s%s, hook %s", o->bucket_cap_mb,
             o->mesh != NULL ? td_mesh_size(o->mesh, "rep") : 1,
             o->find_unused_parameters ? ", find_unused_parameters" : "",
             o->static_graph ? ", static_graph" : "",

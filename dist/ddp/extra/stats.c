@@ -13,6 +13,7 @@
 #include "dist/ddp/extra/parts.h"
 #include "dist/trace.h"
 #include "tensor/hooks.h"
+#include "tensor/number.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -261,9 +262,9 @@ void td_ddp_print_stats(const td_module *net, FILE *out)
             f->rebuilt ? " (rebuilt by ready order)" : "");
     int shown = (int)(sizeof f->bucket_bytes / sizeof *f->bucket_bytes);
     for (int i = 0; i < f->buckets && i < shown; i++) {
-        fprintf(out, " %.2f", (double)f->bucket_bytes[i] / (1 << 20));
+        td_fprintf(out, " %.2f", (double)f->bucket_bytes[i] / (1 << 20));
     }
-    fprintf(out,
+    td_fprintf(out,
             "%s\nstep %lld: forward %.2f ms, backward %.2f ms, communication %.2f ms; the step is "
             "%.2f ms longer for it (overlap %.0f %%):\n  waiting %.2f ms, hooks %.2f ms, packing "
             "%.2f ms, lost by forward and backward %.2f ms; CPU of communication %.2f ms\n",
