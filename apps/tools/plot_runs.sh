@@ -57,8 +57,7 @@ case $out in -*) out=./$out ;; esac # no option of mv and rm
 command -v gnuplot >/dev/null || fail 'gnuplot is not installed: make deps, or apt install gnuplot-nox'
 
 work=$(mktemp -d) || exit
-picture=$out.tmp.$$
-trap 'rm -rf "$work" "$picture"' EXIT
+trap 'rm -rf "$work"' EXIT
 trap 'exit 1' HUP INT TERM
 runs=0
 for run; do # a copy of each: without a last line that is being written
@@ -252,6 +251,6 @@ BEGIN {
     print "unset multiplot"
 }' "$@") >"$work/script" || exit 1
 
-([ ! -d "$out" ] && : >"$picture") 2>/dev/null || fail "$out: cannot be written"
-said=$(gnuplot "$work/script" 2>&1 >"$picture") || fail "gnuplot failed: $said"
-mv "$picture" "$out" && printf '%s\n' "$out"
+said=$(gnuplot "$work/script" 2>&1 >"$work/picture") || fail "gnuplot failed: $said"
+(cat "$work/picture" >"$out") 2>/dev/null || fail "$out: cannot be written" # a link stays, and a mode
+printf '%s\n' "$out"

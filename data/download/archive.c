@@ -53,12 +53,8 @@ static td_status extract(struct archive *from, const char *archive, const char *
         return td_fail(TD_E_IO, "%s: cannot be written: %s", path, strerror(errno));
     }
     bool whole = archive_read_data_into_fd(from, fileno(out)) == ARCHIVE_OK;
-    const char *failed = td_temporary_end(out, name, whole ? path : NULL);
-    if (whole && failed != NULL) {
-        return td_fail(TD_E_IO, "%s: %s failed: %s. Free some space and start again", path, failed,
-                       strerror(errno));
-    }
-    return whole ? TD_OK : damaged(from, archive);
+    td_status status = td_temporary_end(out, name, path, size, whole);
+    return whole ? status : damaged(from, archive);
 }
 
 static td_status extract_all(struct archive *from, const char *archive, const char *subfolder,

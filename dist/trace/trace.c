@@ -10,6 +10,7 @@
 #include "tensor/clock.h"
 #include "tensor/number.h"
 #include "tensor/observe/watch.h"
+#include "tensor/system/folders.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -216,8 +217,10 @@ static td_status open_file(const char *path)
 {
     trace.rank = td_dist_rank();
     trace.world = td_dist_world_size();
-    trace.path = strdup(path);
-    trace.own_path = trace.world > 1 ? path_of_rank(path, trace.rank) : strdup(path);
+    trace.path = td_absolute_path(path);
+    trace.own_path = trace.path == NULL  ? NULL
+                     : trace.world > 1 ? path_of_rank(trace.path, trace.rank)
+                                       : strdup(trace.path);
     td_status status = trace.path == NULL || trace.own_path == NULL
                            ? td_fail(TD_E_NOMEM, "no memory for a trace")
                            : open_to_write(trace.own_path, &trace.file);

@@ -56,6 +56,10 @@ static void match_tensor(td_records *l, td_tensor_record *r)
     td_shape shape = td_shape_of(to);
     if (e == NULL) {
         td_differ(&l->missing, "%s %s", r->name, td_describe_shape(shape));
+    } else if (td_safetensors_unknown(l->file, e) != NULL) {
+        td_differ(&l->unlike, "%s is %s in the file, %s%s here", r->name,
+                  td_safetensors_unknown(l->file, e), td_dtype_name(to->dtype),
+                  td_describe_shape(shape));
     } else if (!td_shape_equal(e->shape, shape) ||
                (e->dtype != to->dtype && !(td_is_float(e->dtype) && td_is_float(to->dtype)))) {
         td_differ(&l->unlike, "%s is %s%s in the file, %s%s here", r->name, td_dtype_name(e->dtype),

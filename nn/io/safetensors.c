@@ -72,6 +72,11 @@ td_status td_safetensors_read(const td_safetensors *file, const td_safetensors_e
 {
     TD_REQUIRE(entry >= file->entries && entry < file->entries + file->count, TD_HERE,
                "td_safetensors_read: the entry is not of this file");
+    const char *unknown = td_safetensors_unknown(file, entry);
+    TD_CHECK(unknown == NULL, TD_E_UNSUPPORTED,
+             "tensor '%s' is %s, which tandem does not have: convert it in the program that wrote "
+             "the file",
+             entry->name, unknown);
     int64_t begin = file->places[entry - file->entries].begin;
     return read_at(file, file->data + begin, to, entry->bytes);
 }
@@ -179,6 +184,11 @@ const td_safetensors_entry *td_safetensors_get(const td_safetensors *file, int i
     TD_REQUIRE(i >= 0 && i < file->count, TD_HERE,
                "td_safetensors_get: there is no tensor %d of %d", i, file->count);
     return &file->entries[i];
+}
+
+const char *td_safetensors_unknown(const td_safetensors *file, const td_safetensors_entry *entry)
+{
+    return file->places[entry - file->entries].unknown;
 }
 
 const td_safetensors_entry *td_safetensors_find(const td_safetensors *file, const char *name)

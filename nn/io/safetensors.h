@@ -17,7 +17,7 @@ typedef struct td_safetensors_entry {
     const void *data; /* row-major, of a tensor that is written; of an open file NULL */
     size_t bytes;     /* of the data */
 } td_safetensors_entry;
-/* Opens a file and reads its header. td_safetensors_open checks every length, offset, dtype and
+/* Opens a file and reads its header. td_safetensors_open checks every length, offset, shape and
  * overlap of the file. TD_E_NOTFOUND, TD_E_IO, TD_E_FORMAT; the message says what is wrong, and
  * *file is NULL. */
 td_status td_safetensors_open(const char *path, td_safetensors **file);
@@ -25,7 +25,7 @@ td_status td_safetensors_open(const char *path, td_safetensors **file);
 td_status td_safetensors_parse(const void *bytes, size_t size, td_safetensors **file);
 /* Copies a tensor's data, entry->bytes, to `to`; entry is the file's own (td_safetensors_get,
  * _find). Several threads may read at once. TD_E_IO: reading failed, or the file has become shorter
- * since it was opened. */
+ * since it was opened. TD_E_UNSUPPORTED: td_safetensors_unknown. */
 td_status td_safetensors_read(const td_safetensors *file, const td_safetensors_entry *entry,
                               void *to);
 /* The number of tensors; the i-th tensor, in the order of the file; the tensor of a name, or NULL;
@@ -33,6 +33,9 @@ td_status td_safetensors_read(const td_safetensors *file, const td_safetensors_e
 int td_safetensors_count(const td_safetensors *file);
 const td_safetensors_entry *td_safetensors_get(const td_safetensors *file, int i);
 const td_safetensors_entry *td_safetensors_find(const td_safetensors *file, const char *name);
+/* NULL, or what the library does not have: the name of the tensor's dtype ("BOOL"), or "of more than
+ * 8 dimensions". Then the entry's name and bytes alone mean something. */
+const char *td_safetensors_unknown(const td_safetensors *file, const td_safetensors_entry *entry);
 const char *td_safetensors_metadata(const td_safetensors *file, const char *key);
 void td_safetensors_close(td_safetensors *file); /* NULL is fine */
 

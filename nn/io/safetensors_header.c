@@ -44,19 +44,29 @@ static td_status parse_json(td_safetensors *file, const char *text, size_t size)
     return TD_OK;
 }
 
-static td_status read_dtype(const cJSON *item, td_safetensors_entry *entry)
+static td_status read_dtype(const cJSON *item, td_safetensors_place *place)
 {
+    td_safetensors_entry *entry = &place->entry;
     TD_CHECK(cJSON_IsString(item), TD_E_FORMAT, "tensor '%s' has no string as its dtype",
              entry->name);
     int i = 0;
     while (i < TD_DTYPE_COUNT && strcmp(dtype_names[i], item->valuestring) != 0) {
         i++;
     }
-    TD_CHECK(i < TD_DTYPE_COUNT, TD_E_UNSUPPORTED,
-             "tensor '%s' has the dtype '%.40s', which is not known", entry->name,
-             item->valuestring);
-    entry->dtype = (td_dtype)i;
+    entry->dtype = i < TD_DTYPE_COUNT ? (td_dtype)i : TD_U8;
+    place->unknown = i < TD_DTYPE_COUNT ? NULL : item->valuestring;
     return TD_OK;
+}
+
+/* The bits of an element, which the names of the format's dtypes say: "I16", "F8_E4M3", "BOOL". 0:
+ * the name says nothing. */
+static int64_t bits_of(const td_safetensors_place *place)
+{
+    const char *name = place->unknown;
+    return name == NULL                ? 8 * (int64_t)td_dtype_size(place->entry.dtype)
+           : strcmp(name, "BOOL") == 0 ? 8
+           : *name != '\0'             ? strtol(name + 1, NULL, 10)
+                                       : 0;
 }
 
 /* A whole number from 0 to 2^53 (JSON's numbers are doubles). */
@@ -71,36 +81,54 @@ static bool read_size(const cJSON *item, int64_t *value)
 static td_status read_offsets(const cJSON *list, int64_t data_size, td_safetensors_place *place)
 {
     int64_t end;
-    TD_CHECK(cJSON_IsArray(list) && cJSON_GetArraySize(list) == 2 &&
-                 read_size(list->child, &place->begin) && read_size(list->child->next, &end) &&
-                 place->begin <= end && end <= data_size,
-             TD_E_FORMAT,
-             "the data_offsets of tensor '%s' do not lie inside the file's %lld bytes of data",
-             place->entry.name, (long long)data_size);
+    bool numbers = cJSON_IsArray(list) && cJSON_GetArraySize(list) == 2 &&
+                   read_size(list->child, &place->begin) && read_size(list->child->next, &end) &&
+                   place->begin <= end;
+    TD_CHECK(numbers && end <= data_size, TD_E_FORMAT,
+             "the data_offsets of tensor '%s' do not lie inside the file's %lld bytes of data%s",
+             place->entry.name, (long long)data_size, numbers ? ": the file was cut short" : "");
     place->entry.bytes = (size_t)(end - place->begin);
     return TD_OK;
 }
 
 /* The shape must be that of the entry's bytes. */
-static td_status read_shape(const cJSON *list, td_safetensors_entry *entry)
+static td_status read_shape(const cJSON *list, td_safetensors_place *place)
 {
+    td_safetensors_entry *entry = &place->entry;
     TD_CHECK(cJSON_IsArray(list), TD_E_FORMAT, "tensor '%s' has no list as its shape", entry->name);
-    int64_t bytes = (int64_t)td_dtype_size(entry->dtype);
+    int64_t all = bits_of(place), bits = all, size;
     bool counted = true;
     const cJSON *item;
     cJSON_ArrayForEach(item, list)
     {
-        TD_CHECK(entry->shape.ndim < TD_MAX_DIMS, TD_E_UNSUPPORTED,
-                 "tensor '%s' has more than %d dimensions", entry->name, TD_MAX_DIMS);
-        int64_t *size = &entry->shape.dim[entry->shape.ndim++];
-        TD_CHECK(read_size(item, size), TD_E_FORMAT,
+        TD_CHECK(read_size(item, &size), TD_E_FORMAT,
                  "a size in the shape of tensor '%s' is no whole number", entry->name);
-        counted = counted && !__builtin_mul_overflow(bytes, *size, &bytes);
+        counted = counted && !__builtin_mul_overflow(all, size, &all);
+        if (entry->shape.ndim < TD_MAX_DIMS) {
+            entry->shape.dim[entry->shape.ndim++] = size;
+        } else if (place->unknown == NULL) {
+            place->unknown = "of more than 8 dimensions";
+        }
     }
-    TD_CHECK(counted && (size_t)bytes == entry->bytes, TD_E_FORMAT,
+    TD_CHECK(bits == 0 || (counted && (uint64_t)all == 8 * (uint64_t)entry->bytes), TD_E_FORMAT,
              "tensor '%s', %s%s, does not have the %zu bytes of its data", entry->name,
-             td_dtype_name(entry->dtype), td_describe_shape(entry->shape), entry->bytes);
+             place->unknown != NULL ? place->unknown : td_dtype_name(entry->dtype),
+             td_describe_shape(entry->shape), entry->bytes);
     return TD_OK;
+}
+_Static_assert(TD_MAX_DIMS == 8, "the text above says so");
+
+/* A member of an object that has it once; further members, of newer versions, do not matter. */
+static const cJSON *only_member(const cJSON *object, const char *name)
+{
+    const cJSON *found = NULL, *item;
+    int count = 0;
+    cJSON_ArrayForEach(item, object)
+    {
+        found = strcmp(item->string, name) == 0 ? item : found;
+        count += found == item;
+    }
+    return count == 1 ? found : NULL;
 }
 
 static td_status read_entry(const cJSON *item, int64_t data_size, td_safetensors_place *place)
@@ -108,16 +136,14 @@ static td_status read_entry(const cJSON *item, int64_t data_size, td_safetensors
     td_safetensors_entry *entry = &place->entry;
     entry->name = item->string;
     TD_CHECK(cJSON_IsObject(item), TD_E_FORMAT, "the header's '%s' is no object", entry->name);
-    const cJSON *dtype = cJSON_GetObjectItemCaseSensitive(item, "dtype");
-    const cJSON *shape = cJSON_GetObjectItemCaseSensitive(item, "shape");
-    const cJSON *offsets = cJSON_GetObjectItemCaseSensitive(item, "data_offsets");
-    TD_CHECK(dtype != NULL && shape != NULL && offsets != NULL && cJSON_GetArraySize(item) == 3,
-             TD_E_FORMAT,
-             "tensor '%s' must have a dtype, a shape and data_offsets, and nothing else",
-             entry->name);
-    TD_TRY(read_dtype(dtype, entry));
+    const cJSON *dtype = only_member(item, "dtype");
+    const cJSON *shape = only_member(item, "shape");
+    const cJSON *offsets = only_member(item, "data_offsets");
+    TD_CHECK(dtype != NULL && shape != NULL && offsets != NULL, TD_E_FORMAT,
+             "tensor '%s' must have one dtype, one shape and data_offsets once", entry->name);
+    TD_TRY(read_dtype(dtype, place));
     TD_TRY(read_offsets(offsets, data_size, place));
-    return read_shape(shape, entry);
+    return read_shape(shape, place);
 }
 
 static int compare_keys(const void *a, const void *b)
@@ -130,7 +156,7 @@ static int compare_keys(const void *a, const void *b)
 static td_status read_metadata(td_safetensors *file, const cJSON *item)
 {
     TD_CHECK(file->texts == NULL, TD_E_FORMAT, "the header has " METADATA " twice");
-    TD_CHECK(cJSON_IsObject(item), TD_E_FORMAT, "the header's " METADATA " is no object");
+    TD_CHECK(cJSON_IsObject(item) || cJSON_IsNull(item), TD_E_FORMAT, "the header's " METADATA " is no object");
     file->texts = calloc((size_t)cJSON_GetArraySize(item) + 1, sizeof *file->texts);
     TD_CHECK(file->texts != NULL, TD_E_NOMEM, "no memory for the metadata");
     for (const cJSON *value = item->child; value != NULL; value = value->next) {

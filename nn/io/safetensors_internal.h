@@ -28,7 +28,8 @@ enum {
 
 typedef struct td_safetensors_place {
     td_safetensors_entry entry;
-    int64_t begin; /* of its data, counted from the first tensor's */
+    const char *unknown; /* td_safetensors_unknown */
+    int64_t begin;       /* of its data, counted from the first tensor's */
 } td_safetensors_place;
 
 struct td_safetensors {

@@ -49,7 +49,6 @@ static td_status begin_file(td_safetensors_out *out, const char *header)
              "'%s' would have a header of %zu bytes; a safetensors file has at most %d: give less "
              "metadata",
              out->path, length, TD_SAFETENSORS_HEADER);
-    td_temporary_remove_abandoned(out->path);
     out->file = td_temporary_file(out->path, &out->temporary);
     if (out->file == NULL) {
         return io_failure(out, "creating a file beside it");
@@ -119,24 +118,14 @@ td_status td_safetensors_put(td_safetensors_out *out, int i, int64_t offset, con
     return write_at(out, bytes, size, out->data + out->begin[i] + offset);
 }
 
-static td_status finish_file(td_safetensors_out *out, bool keep)
-{
-    const char *failed = td_temporary_end(out->file, out->temporary, keep ? out->path : NULL);
-    if (failed != NULL) {
-        return io_failure(out, failed);
-    }
-    return !keep || td_temporary_sync_folder(out->path)
-               ? TD_OK
-               : td_fail(TD_E_IO, "'%s' is saved, but syncing its folder failed: %s", out->path,
-                         strerror(errno));
-}
-
 td_status td_safetensors_finish(td_safetensors_out *out, bool keep)
 {
     if (out == NULL) {
         return TD_OK;
     }
-    td_status status = out->file != NULL ? finish_file(out, keep) : TD_OK;
+    td_status status = out->file != NULL ? td_temporary_end(out->file, out->temporary, out->path,
+                                                            out->size, keep)
+                                         : TD_OK;
     free(out->path);
     free(out->begin);
     free(out);

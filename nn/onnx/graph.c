@@ -367,18 +367,13 @@ static td_status write_content(FILE *file, const content *c)
 static td_status write_file(const content *c, const char *path, int64_t bytes)
 {
     char *temporary;
-    td_temporary_remove_abandoned(path);
     FILE *file = td_temporary_file(path, &temporary);
     if (file == NULL) {
         return td_temporary_failed(path, bytes, "creating a file beside it");
     }
     td_status status = write_content(file, c);
-    const char *failed = td_temporary_end(file, temporary, status == TD_OK ? path : NULL);
-    if (failed != NULL) {
-        return td_temporary_failed(path, bytes, failed);
-    }
-    (void)td_temporary_sync_folder(path);
-    return status;
+    td_status ended = td_temporary_end(file, temporary, path, bytes, status == TD_OK);
+    return status == TD_OK ? ended : status;
 }
 
 td_status td_onnx_graph_save(td_onnx_graph *graph, const char *path, bool dynamic)

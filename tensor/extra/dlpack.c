@@ -129,10 +129,31 @@ static td_status read_shape(const DLTensor *from, td_shape *shape, int64_t *stri
                 !__builtin_mul_overflow(n > 0 ? n - 1 : 0, stride[d], &way) &&
                 !__builtin_add_overflow(last, way, &last);
     }
+    if (!fits || last >= INT64_MAX / 8) {
+        return td_fail(TD_E_ARG, "td_from_dlpack: shape and strides reach beyond any memory");
+    }
     *span = empty ? 0 : last + 1;
-    return fits && last < INT64_MAX / 8
-               ? TD_OK
-               : td_fail(TD_E_ARG, "td_from_dlpack: shape and strides reach beyond any memory");
+    return TD_OK;
+}
+
+/* The address of the first element. Data of a NULL pointer may be for no elements. */
+static td_status find_data(const DLTensor *from, td_dtype dtype, td_shape shape, int64_t span,
+                           char **data)
+{
+    uintptr_t begin = (uintptr_t)from->data, end;
+    size_t size = td_dtype_size(dtype);
+    bool none = from->data == NULL;
+    bool valid = none ? span == 0
+                      : !__builtin_add_overflow(begin, from->byte_offset, &begin) &&
+                            !__builtin_add_overflow(begin, (size_t)span * size, &end) &&
+                            begin % size == 0;
+    *data = none || !valid ? NULL : (char *)from->data + from->byte_offset;
+    return valid ? TD_OK
+                 : td_fail(TD_E_ARG,
+                           "td_from_dlpack: the data of %s%s are at %p + %llu, which is no address "
+                           "of them",
+                           td_dtype_name(dtype), td_describe_shape(shape), from->data,
+                           (unsigned long long)from->byte_offset);
 }
 
 /* Takes the structure over. NULL: memory is short. */
@@ -168,15 +189,11 @@ td_tensor *td_from_dlpack(struct DLManagedTensor *managed)
         read_shape(from, &shape, stride, &span) != TD_OK) {
         return NULL;
     }
-    char *data = from->data;
-    size_t size = td_dtype_size(dtype);
-    data = data != NULL ? data + from->byte_offset : NULL;
-    if ((data == NULL && span > 0) || (uintptr_t)data % size != 0) {
-        td_fail(TD_E_ARG, "td_from_dlpack: the data of %s%s are at %p, which is no address of them",
-                td_dtype_name(dtype), td_describe_shape(shape), (void *)data);
+    char *data;
+    if (find_data(from, dtype, shape, span, &data) != TD_OK) {
         return NULL;
     }
-    td_tensor *t = wrap(managed, data, (size_t)span * size, device);
+    td_tensor *t = wrap(managed, data, (size_t)span * td_dtype_size(dtype), device);
     if (t != NULL) {
         td_init_header(t, t->storage, 0, shape, stride, dtype);
     }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* Another process may make the folder at the same time. */
 static td_status make_folder(const char *path)
@@ -36,4 +37,16 @@ td_status td_make_folders(const char *path)
 {
     TD_TRY(td_make_folder_of(path));
     return make_folder(path);
+}
+
+char *td_absolute_path(const char *path)
+{
+    char here[PATH_MAX], *whole = NULL;
+    if (*path == '/') {
+        return strdup(path);
+    }
+    if (getcwd(here, sizeof here) == NULL || asprintf(&whole, "%s/%s", here, path) < 0) {
+        return NULL;
+    }
+    return whole;
 }

@@ -1,4 +1,4 @@
-/* Making folders. */
+/* Making folders, and paths that do not depend on the current one. */
 #ifndef TD_TENSOR_FOLDERS_H
 #define TD_TENSOR_FOLDERS_H
 
@@ -9,5 +9,9 @@
 td_status td_make_folders(const char *path);
 /* The same with the folder that a file lies in. */
 td_status td_make_folder_of(const char *file);
+
+/* The path, to be freed, that a relative path means now: the program may change its folder later.
+ * NULL with errno. */
+char *td_absolute_path(const char *path);
 
 #endif

@@ -1,12 +1,14 @@
 /* Files that are written under another name, and renamed when they are complete. */
 #include "tensor/system/temporary.h"
 
+#include "tensor/system/folders.h"
 #include "tensor/text.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,112 +36,6 @@ uint32_t td_host_number(void)
     }
     uint64_t hash = td_hash_text(td_hash_text(TD_HASH_BEGIN, name), boot);
     return (uint32_t)td_hash_text(hash, processes);
-}
-
-/* ---- one file ---- */
-
-static int open_above_streams(const char *name)
-{
-    int fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-    if (fd < 0 || fd > STDERR_FILENO) {
-        return fd;
-    }
-    int above = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1), error = errno;
-    close(fd);
-    errno = error;
-    return above;
-}
-
-int td_temporary_open(const char *path, char **name)
-{
-    uint64_t random;
-    size_t size = strlen(path) + 64;
-    *name = malloc(size);
-    if (*name == NULL || getentropy(&random, sizeof random) != 0) {
-        free(*name);
-        *name = NULL;
-        return -1;
-    }
-    snprintf(*name, size, "%s" TD_TEMPORARY_MARK "%08" PRIx32 ".%ld.%016" PRIx64, path,
-             td_host_number(), (long)getpid(), random);
-    int fd = open_above_streams(*name);
-    if (fd < 0) {
-        int error = errno;
-        free(*name);
-        *name = NULL;
-        errno = error;
-    }
-    return fd;
-}
-
-FILE *td_temporary_file(const char *path, char **name)
-{
-    int fd = td_temporary_open(path, name);
-    FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;
-    if (fd >= 0 && file == NULL) {
-        int error = errno;
-        close(fd);
-        unlink(*name);
-        free(*name);
-        *name = NULL;
-        errno = error;
-    }
-    return file;
-}
-
-const char *td_temporary_end(FILE *file, char *name, const char *path)
-{
-    const char *failed = NULL;
-    int error = 0;
-    if (path != NULL && (ferror(file) || fflush(file) != 0)) {
-        failed = "writing";
-        error = errno;
-    } else if (path != NULL && fsync(fileno(file)) != 0) {
-        failed = "syncing";
-        error = errno;
-    }
-    if (fclose(file) != 0 && path != NULL && failed == NULL) {
-        failed = "closing";
-        error = errno;
-    }
-    if (path != NULL && failed == NULL && rename(name, path) != 0) {
-        failed = "renaming";
-        error = errno;
-    }
-    if (path == NULL || failed != NULL) {
-        unlink(name);
-    }
-    free(name);
-    errno = error;
-    return failed;
-}
-
-static const char *what_to_do(int error)
-{
-    switch (error) {
-    case ENOSPC:
-    case EDQUOT:
-        return "make room on that disk or save elsewhere";
-    case EFBIG:
-        return "raise the limit on the size of files (ulimit -f) or save elsewhere";
-    case ENOENT:
-    case ENOTDIR:
-        return "create the folder first, or correct the path";
-    case EROFS:
-    case EACCES:
-    case EPERM:
-        return "make the folder writable or save elsewhere";
-    default:
-        return "check the disk, or save elsewhere";
-    }
-}
-
-td_status td_temporary_failed(const char *path, int64_t bytes, const char *what)
-{
-    int error = errno;
-    return td_fail(TD_E_IO,
-                   "cannot save '%s' (%.1f MiB): %s: %s; %s. What was there before is unchanged",
-                   path, (double)bytes / 1048576.0, what, strerror(error), what_to_do(error));
 }
 
 /* ---- its folder ---- */
@@ -176,7 +72,8 @@ static bool is_abandoned(int folder, const char *name, const char *mark)
     return fstatat(folder, name, &info, 0) == 0 && info.st_mtime + OLD < time(NULL);
 }
 
-void td_temporary_remove_abandoned(const char *path)
+/* Removes what processes that were killed have left next to a target. */
+static void remove_abandoned(const char *path)
 {
     const char *name;
     DIR *folder = open_folder(path, &name);
@@ -193,7 +90,8 @@ void td_temporary_remove_abandoned(const char *path)
     }
 }
 
-bool td_temporary_sync_folder(const char *path)
+/* false with errno; true also where a folder cannot be opened or synced at all. */
+static bool sync_folder(const char *path)
 {
     const char *name;
     DIR *folder = open_folder(path, &name);
@@ -205,4 +103,225 @@ bool td_temporary_sync_folder(const char *path)
     closedir(folder);
     errno = error;
     return synced;
+}
+
+/* ---- the target ---- */
+
+/* What a link at `path` leads to. */
+static char *beside(const char *path, const char *link)
+{
+    char *whole = NULL;
+    int folder = (int)(strrchr(path, '/') - path);
+    return *link == '/' ? strdup(link)
+           : asprintf(&whole, "%.*s/%s", folder, path, link) >= 0 ? whole
+                                                                  : NULL;
+}
+
+/* The absolute path, to be freed, of a file that is there or not: symbolic links at its end are
+ * followed, those of its folders stay. NULL with errno. */
+static char *find_target(const char *path)
+{
+    enum { MOST_LINKS = 40 }; /* as the kernel has it */
+    char link[PATH_MAX], *at = td_absolute_path(path);
+    for (int i = 0; at != NULL; i++) {
+        ssize_t length = readlink(at, link, sizeof link - 1);
+        if (length < 0) {
+            return at; /* no link */
+        }
+        link[length] = '\0';
+        char *next = i < MOST_LINKS ? beside(at, link) : NULL;
+        errno = i < MOST_LINKS ? errno : ELOOP;
+        free(at);
+        at = next;
+    }
+    return NULL;
+}
+
+/* What may be replaced: a file that may be written, or nothing. */
+static bool look_at_target(const char *path, struct stat *old, bool *replaces)
+{
+    *replaces = stat(path, old) == 0; /* a link in /tmp by a stranger is not followed by the kernel */
+    if (!*replaces) {
+        return errno == ENOENT;
+    }
+    if (!S_ISREG(old->st_mode)) {
+        errno = S_ISDIR(old->st_mode) ? EISDIR : ESPIPE;
+        return false;
+    }
+    return faccessat(AT_FDCWD, path, W_OK, AT_EACCESS) == 0;
+}
+
+/* Gives a file the owner and the mode of the one that it will replace. Where the owner cannot stay,
+ * the file does not run as another user; where the group cannot, another group may do no more than
+ * everybody. */
+static void take_mode(int fd, const struct stat *old)
+{
+    struct stat now;
+    mode_t mode = old->st_mode & 07777;
+    if (fstat(fd, &now) == 0 && (now.st_uid != old->st_uid || now.st_gid != old->st_gid) &&
+        fchown(fd, old->st_uid, old->st_gid) != 0) {
+        mode &= 0777;
+        if (now.st_gid != old->st_gid && fchown(fd, (uid_t)-1, old->st_gid) != 0) {
+            mode = (mode & 0707) | (mode & 07) << 3;
+        }
+    }
+    (void)fchmod(fd, mode); /* some file systems have no modes */
+}
+
+/* ---- one file ---- */
+
+static int open_above_streams(const char *name, mode_t mode)
+{
+    int fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
+    if (fd < 0 || fd > STDERR_FILENO) {
+        return fd;
+    }
+    int above = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1), error = errno;
+    close(fd);
+    errno = error;
+    return above;
+}
+
+/* Opens the file of a target, and names it. old: what it replaces, or NULL. */
+static int open_beside(const char *target, const struct stat *old, char **name)
+{
+    uint64_t random;
+    if (getentropy(&random, sizeof random) != 0 ||
+        asprintf(name, "%s" TD_TEMPORARY_MARK "%08" PRIx32 ".%ld.%016" PRIx64, target,
+                 td_host_number(), (long)getpid(), random) < 0) {
+        *name = NULL;
+        return -1;
+    }
+    int fd = open_above_streams(*name, old != NULL ? 0600 : 0666);
+    if (fd < 0) {
+        int error = errno;
+        free(*name);
+        *name = NULL;
+        errno = error;
+    } else if (old != NULL) {
+        take_mode(fd, old);
+    }
+    return fd;
+}
+
+int td_temporary_open(const char *path, char **name)
+{
+    struct stat old;
+    bool replaces;
+    *name = NULL;
+    char *target = look_at_target(path, &old, &replaces) ? find_target(path) : NULL;
+    if (target == NULL) {
+        return -1;
+    }
+    remove_abandoned(target);
+    int fd = open_beside(target, replaces ? &old : NULL, name), error = errno;
+    free(target);
+    errno = error;
+    return fd;
+}
+
+FILE *td_temporary_file(const char *path, char **name)
+{
+    int fd = td_temporary_open(path, name);
+    FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;
+    if (fd >= 0 && file == NULL) {
+        int error = errno;
+        close(fd);
+        unlink(*name);
+        free(*name);
+        *name = NULL;
+        errno = error;
+    }
+    return file;
+}
+
+/* ---- its end ---- */
+
+static const char *what_to_do(int error)
+{
+    switch (error) {
+    case ENOSPC:
+    case EDQUOT:
+        return "make room on that disk or save elsewhere";
+    case EFBIG:
+        return "raise the limit on the size of files (ulimit -f) or save elsewhere";
+    case ENOENT:
+    case ENOTDIR:
+        return "create the folder first, or correct the path";
+    case EROFS:
+    case EACCES:
+    case EPERM:
+        return "make the file and its folder writable or save elsewhere";
+    case EISDIR:
+    case ESPIPE:
+        return "give the name of a file, not of a folder, a device or a pipe";
+    default:
+        return "check the disk, or save elsewhere";
+    }
+}
+
+td_status td_temporary_failed(const char *path, int64_t bytes, const char *what)
+{
+    int error = errno;
+    return td_fail(TD_E_IO,
+                   "cannot save '%s' (%.1f MiB): %s: %s; %s. What was there before is unchanged",
+                   path, (double)bytes / 1048576.0, what, strerror(error), what_to_do(error));
+}
+
+/* The target of such a name, to be freed. */
+static char *target_of(const char *name)
+{
+    size_t length = strlen(name), mark = strlen(TD_TEMPORARY_MARK);
+    while (strncmp(name + length, TD_TEMPORARY_MARK, mark) != 0) {
+        length--; /* the mark is there, and the last one is ours */
+    }
+    return strndup(name, length);
+}
+
+bool td_temporary_rename(const char *name)
+{
+    char *target = target_of(name);
+    bool renamed = target != NULL && rename(name, target) == 0;
+    int error = errno;
+    free(target);
+    errno = error;
+    return renamed;
+}
+
+/* NULL, or what failed, with errno. */
+static const char *put_in_place(FILE *file, const char *name)
+{
+    const char *failed = ferror(file) || fflush(file) != 0 ? "writing"
+                         : fsync(fileno(file)) != 0        ? "syncing"
+                                                           : NULL;
+    int error = errno;
+    if (fclose(file) != 0 && failed == NULL) {
+        failed = "closing";
+        error = errno;
+    }
+    if (failed == NULL && !td_temporary_rename(name)) {
+        failed = "renaming";
+        error = errno;
+    }
+    errno = error;
+    return failed;
+}
+
+td_status td_temporary_end(FILE *file, char *name, const char *path, int64_t bytes, bool keep)
+{
+    td_status status = TD_OK;
+    const char *failed = NULL;
+    if (!keep) {
+        fclose(file);
+    } else if ((failed = put_in_place(file, name)) != NULL) {
+        status = td_temporary_failed(path, bytes, failed);
+    } else if (!sync_folder(name)) {
+        status = td_fail(TD_E_IO, "'%s' is saved, but syncing its folder failed: %s", path,
+                         strerror(errno));
+    }
+    if (!keep || failed != NULL) {
+        unlink(name);
+    }
+    free(name);
+    return status;
 }

@@ -12,29 +12,32 @@
 /* What stands between the target's name and the rest of a temporary file's name. */
 #define TD_TEMPORARY_MARK ".tmp."
 
-/* Makes a file next to `path` and opens it for writing. Its name, *name, to be freed, is
- * "PATH.tmp.HOST.PID.RANDOM": HOST is td_host_number in eight hexadecimal digits, RANDOM has
- * sixteen. Nobody can put a link to another file there beforehand. The descriptor is above 2: text
- * for a closed standard stream does not get into the file. -1 with errno; *name is NULL. */
+/* Makes a file next to the target, which is `path`, or the file that `path` leads to as a symbolic
+ * link, and opens it for writing. The target is an absolute path from here on: the program may change
+ * its folder. The file gets the mode of the target that it is to replace and, where that is allowed,
+ * its owner and group; a new one has the usual mode. Removes what processes that were killed have
+ * left next to the target: a job that is killed often must not fill the disk.
+ *
+ * The file's name, *name, to be freed, is "TARGET.tmp.HOST.PID.RANDOM": HOST is td_host_number in
+ * eight hexadecimal digits, RANDOM has sixteen. Nobody can put a link to another file there
+ * beforehand. The descriptor is above 2: text for a closed standard stream does not get into the
+ * file. -1 with errno; *name is NULL. EISDIR, ESPIPE: the target is a folder, a device or a pipe;
+ * EACCES: it is read-only. */
 int td_temporary_open(const char *path, char **name);
 FILE *td_temporary_file(const char *path, char **name); /* the same as a stream; NULL with errno */
 
-/* Syncs the file to the disk, closes it and renames it to `path`; path NULL: closes and removes it.
- * Frees the name. Returns NULL, or what failed ("writing", "syncing", "closing", "renaming") with
- * errno; then the file is removed and the target is unchanged. */
-const char *td_temporary_end(FILE *file, char *name, const char *path);
+/* keep: syncs the file to the disk, closes it, renames it to its target, and syncs the folder, which
+ * makes the renaming last. Otherwise closes and removes the file. Frees the name. TD_E_IO, as from
+ * td_temporary_failed: the file is removed, and the target is unchanged unless syncing the folder
+ * failed. */
+td_status td_temporary_end(FILE *file, char *name, const char *path, int64_t bytes, bool keep);
+
+/* Renames a closed file to its target, without syncing; false with errno. */
+bool td_temporary_rename(const char *name);
 
 /* TD_E_IO: saving `path`, of so many bytes, failed in a call (`what`) that has set errno; the
  * message says what to do. */
 td_status td_temporary_failed(const char *path, int64_t bytes, const char *what);
-
-/* Removes what processes that were killed have left next to `path`: a job that is killed often must
- * not fill the disk. */
-void td_temporary_remove_abandoned(const char *path);
-
-/* Syncs the folder of a path, which makes a renaming last. false with errno; true also where a
- * folder cannot be opened or synced at all. */
-bool td_temporary_sync_folder(const char *path);
 
 /* A number for the processes that can see each other's numbers: those of one host, since it was
  * started, in one container. */

@@ -123,7 +123,7 @@ void td_plan_put(const char *owner, const char *key, const char *text, size_t by
     }
     FILE *file = td_temporary_file(path, &name);
     bool written = file != NULL && write_plan(file, owner, key, text, bytes);
-    written = file != NULL && fclose(file) == 0 && written && rename(name, path) == 0;
+    written = file != NULL && fclose(file) == 0 && written && td_temporary_rename(name);
     if (!written) {
         int failure = errno;
         if (name != NULL) {

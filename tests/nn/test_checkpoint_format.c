@@ -74,6 +74,60 @@ static void test_reads(void **state)
     td_safetensors_close(NULL);
 }
 
+/* What the format has and tandem has not: a file beside whose weights there is such a tensor is read,
+ * and the tensor itself is refused by its name. */
+static void test_reads_files_of_others(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *fields;
+        size_t bytes;
+        const char *unknown;
+    } cases[] = {
+        { "\"dtype\":\"BOOL\",\"shape\":[3]", 3, "BOOL" },
+        { "\"dtype\":\"I8\",\"shape\":[]", 1, "I8" },
+        { "\"dtype\":\"U16\",\"shape\":[1,2]", 4, "U16" },
+        { "\"dtype\":\"I16\",\"shape\":[0,7]", 0, "I16" },
+        { "\"dtype\":\"U64\",\"shape\":[2]", 16, "U64" },
+        { "\"dtype\":\"C64\",\"shape\":[2]", 16, "C64" },
+        { "\"dtype\":\"F8_E4M3\",\"shape\":[5]", 5, "F8_E4M3" },
+        { "\"dtype\":\"F4\",\"shape\":[2,3]", 3, "F4" },
+        { "\"dtype\":\"F6_E2M3\",\"shape\":[4]", 3, "F6_E2M3" },
+        { "\"dtype\":\"LATER\",\"shape\":[4]", 2, "LATER" },
+        { "\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1,1,2]", 8, "of more than 8 dimensions" },
+        { "\"dtype\":\"F32\",\"shape\":[2],\"x\":[{}],\"x\":1", 8, NULL },
+        { "\"dtype\":\"F32\",\"shape\":[2,0,1]", 0, NULL },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char header[400];
+        unsigned char data[16];
+        int length = snprintf(header, sizeof header,
+                              "{\"__metadata__\":null,\"w\":{\"dtype\":\"U8\",\"shape\":[2],"
+                              "\"data_offsets\":[0,2]},\"t\":{%s,\"data_offsets\":[2,%zu]}}",
+                              cases[i].fields, 2 + cases[i].bytes);
+        size_t size;
+        unsigned char *bytes = make_file(header, (size_t)length, 2 + cases[i].bytes, &size);
+        td_safetensors *file;
+        if (td_safetensors_parse(bytes, size, &file) != TD_OK) {
+            fail_msg("%s: %s", cases[i].fields, td_last_error());
+        }
+        const td_safetensors_entry *t = td_safetensors_find(file, "t");
+        assert_int_equal(td_safetensors_read(file, td_safetensors_find(file, "w"), data), TD_OK);
+        assert_int_equal(t->bytes, cases[i].bytes);
+        assert_null(td_safetensors_metadata(file, "epoch"));
+        if (cases[i].unknown == NULL) {
+            assert_null(td_safetensors_unknown(file, t));
+            assert_int_equal(td_safetensors_read(file, t, data), TD_OK);
+        } else {
+            assert_string_equal(td_safetensors_unknown(file, t), cases[i].unknown);
+            assert_int_equal(td_safetensors_read(file, t, data), TD_E_UNSUPPORTED);
+            assert_error_says("'t'", cases[i].unknown, NULL);
+        }
+        td_safetensors_close(file);
+        free(bytes);
+    }
+}
+
 /* ---- what is not ---- */
 
 #define ONE(fields) "{\"t\":{" fields "}}"
@@ -95,15 +149,16 @@ static const struct {
     { "data without tensors", "{}", 4, "4 bytes at the end" },
     { "an entry that is a number", "{\"t\":1}", 0, "'t' is no object" },
     { "an entry that is a list", "{\"t\":[1,2,3]}", 0, "'t' is no object" },
-    { "no dtype", ONE(SHAPE "\"data_offsets\":[0,8]"), 8, "and nothing else" },
-    { "no shape", ONE(DTYPE "\"data_offsets\":[0,8]"), 8, "and nothing else" },
-    { "no offsets", ONE(DTYPE "\"shape\":[2]"), 8, "and nothing else" },
-    { "a field too many", ONE(DTYPE SHAPE "\"data_offsets\":[0,8],\"x\":1"), 8, "nothing else" },
-    { "a field twice", ONE(DTYPE DTYPE SHAPE "\"data_offsets\":[0,8]"), 8, "nothing else" },
+    { "no dtype", ONE(SHAPE "\"data_offsets\":[0,8]"), 8, "must have one dtype" },
+    { "no shape", ONE(DTYPE "\"data_offsets\":[0,8]"), 8, "must have one dtype" },
+    { "no offsets", ONE(DTYPE "\"shape\":[2]"), 8, "must have one dtype" },
+    { "a field twice", ONE(DTYPE DTYPE SHAPE "\"data_offsets\":[0,8]"), 8, "one dtype" },
     { "a dtype of another kind", ONE("\"dtype\":5," SHAPE "\"data_offsets\":[0,8]"), 8,
       "no string as its dtype" },
-    { "an unknown dtype", ONE("\"dtype\":\"F8_E4M3\"," SHAPE "\"data_offsets\":[0,2]"), 2,
-      "'F8_E4M3', which is not known" },
+    { "booleans that are too few", ONE("\"dtype\":\"BOOL\"," SHAPE "\"data_offsets\":[0,1]"), 1,
+      "BOOL[2], does not have the 1 bytes" },
+    { "half a byte of 4 bits", ONE("\"dtype\":\"F4\",\"shape\":[3],\"data_offsets\":[0,1]"), 1,
+      "does not have the 1 bytes" },
     { "a shape of another kind", ONE(DTYPE "\"shape\":2,\"data_offsets\":[0,8]"), 8,
       "no list as its shape" },
     { "a negative size", ONE(DTYPE "\"shape\":[-2],\"data_offsets\":[0,8]"), 8, "no whole number" },
@@ -113,7 +168,7 @@ static const struct {
       "no whole number" },
     { "a size beyond all", ONE(DTYPE "\"shape\":[1e300],\"data_offsets\":[0,8]"), 8,
       "no whole number" },
-    { "nine dimensions", ONE(DTYPE "\"shape\":[1,1,1,1,1,1,1,1,2],\"data_offsets\":[0,8]"), 8,
+    { "nine dimensions", ONE(DTYPE "\"shape\":[1,1,1,1,1,1,1,1,3],\"data_offsets\":[0,8]"), 8,
       "more than 8 dimensions" },
     { "a product that overflows",
       ONE(DTYPE "\"shape\":[4294967296,4294967296,2],\"data_offsets\":[0,8]"), 8,
@@ -125,7 +180,7 @@ static const struct {
     { "offsets of another kind", ONE(DTYPE SHAPE "\"data_offsets\":\"08\""), 8,
       "do not lie inside" },
     { "offsets behind the end", ONE(DTYPE SHAPE "\"data_offsets\":[4,12]"), 8,
-      "do not lie inside the file's 8 bytes" },
+      "do not lie inside the file's 8 bytes of data: the file was cut short" },
     { "offsets in the wrong order", ONE(DTYPE SHAPE "\"data_offsets\":[8,0]"), 8,
       "do not lie inside" },
     { "negative offsets", ONE(DTYPE SHAPE "\"data_offsets\":[-8,0]"), 8, "do not lie inside" },
@@ -555,6 +610,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reads),
+        cmocka_unit_test(test_reads_files_of_others),
         cmocka_unit_test(test_refuses),
         cmocka_unit_test(test_refuses_lengths),
         cmocka_unit_test(test_a_zip_is_pytorchs),

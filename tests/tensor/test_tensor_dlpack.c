@@ -161,6 +161,7 @@ static void test_refusals(void **state)
 {
     (void)state;
     static int64_t huge[2] = { INT64_MAX / 2, 8 }, negative[2] = { -1, 1 };
+    static int64_t two[1] = { 2 }, last[1] = { INT64_MAX };
     assert_null(td_from_dlpack(NULL));
     assert_error_says("other library has failed", NULL);
     REFUSED("4 lanes", m.dl_tensor.dtype.lanes = 4);
@@ -176,6 +177,11 @@ static void test_refusals(void **state)
             m.dl_tensor.shape = huge);
     REFUSED("no address", m.dl_tensor.data = NULL);
     REFUSED("no address", m.dl_tensor.byte_offset = 4);
+    REFUSED("no address", m.dl_tensor.byte_offset = UINT64_MAX - 7); /* begins before its data */
+    REFUSED("no address", m.dl_tensor.data = (void *)(UINTPTR_MAX - 15)); /* ends behind all */
+    REFUSED("no address", m.dl_tensor.data = NULL; m.dl_tensor.byte_offset = UINT64_MAX - 7);
+    REFUSED("beyond any memory", m.dl_tensor.strides = last; m.dl_tensor.shape = two;
+            m.dl_tensor.ndim = 1);
     REFUSED("device type 8", m.dl_tensor.device.device_type = (DLDeviceType)8);
     REFUSED("number 99", m.dl_tensor.device = ((DLDevice){ kDLCUDA, 99 }));
 }

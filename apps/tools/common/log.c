@@ -174,13 +174,35 @@ static void keep_rows(const metrics *m, const char *old_path, int64_t step)
     fclose(old);
 }
 
+/* Copies a file, with its mode, and leaves it where it is: it may be a link. */
+static td_status copy_file(FILE *from, const char *path)
+{
+    char bytes[1 << 14];
+    struct stat info;
+    FILE *to = fopen(path, "w");
+    if (to == NULL) {
+        return cannot_write(path);
+    }
+    if (fstat(fileno(from), &info) == 0) {
+        (void)fchmod(fileno(to), info.st_mode & 0777);
+    }
+    for (size_t n; (n = fread(bytes, 1, sizeof bytes, from)) > 0;) {
+        fwrite(bytes, 1, n, to);
+    }
+    bool bad = ferror(from) || ferror(to);
+    return (fclose(to) != 0) | bad ? cannot_write(path) : TD_OK;
+}
+
 static td_status open_csv(metrics *m, int64_t first_step)
 {
     char old[4096 + 8];
     snprintf(old, sizeof(old), "%s.old", m->path);
-    if (rename(m->path, old) != 0 && errno != ENOENT) {
-        return td_fail(TD_E_IO, "cannot move %s to %s: %s", m->path, old, strerror(errno));
+    FILE *before = fopen(m->path, "r");
+    td_status status = before != NULL ? copy_file(before, old) : TD_OK;
+    if (before != NULL) {
+        fclose(before);
     }
+    TD_TRY(status);
     m->csv = fopen(m->path, "w");
     if (m->csv == NULL) {
         return cannot_write(m->path);
@@ -190,7 +212,7 @@ static td_status open_csv(metrics *m, int64_t first_step)
         fprintf(m->csv, ",%s", m->names[i]);
     }
     fputc('\n', m->csv);
-    if (first_step > 0) {
+    if (first_step > 0 && before != NULL) {
         keep_rows(m, old, first_step);
     }
     return fflush(m->csv) == 0 ? TD_OK : cannot_write(m->path);

@@ -360,10 +360,9 @@ td_status config_write(const settings *values, const char *path)
 {
     char *beside;
     FILE *out = td_temporary_file(path, &beside);
-    if (out != NULL) {
-        write_all(values, false, out);
+    if (out == NULL) {
+        return td_temporary_failed(path, 0, "creating a file beside it");
     }
-    return out != NULL && td_temporary_end(out, beside, path) == NULL
-               ? TD_OK
-               : td_fail(TD_E_IO, "cannot write %s: %s", path, strerror(errno));
+    write_all(values, false, out);
+    return td_temporary_end(out, beside, path, 0, true);
 }
