@@ -11,7 +11,7 @@ td_status train_begin(train_run *r)
     if (td_dist_is_initialized()) {
         ranks_begin(&r->args);
     }
-    train_find_latest(r);
+    TD_TRY(train_find_latest(r));
     TD_TRY(train_args_apply(&r->args, r->task->name));
     TD_REQUIRE(r->args.comm_hook == NULL || train_hook_read(r->args.comm_hook, &r->hook), TD_HERE,
                "--comm-hook %s is none of its forms", r->args.comm_hook);

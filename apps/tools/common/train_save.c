@@ -2,6 +2,7 @@
 #include "apps/tools/common/train.h"
 
 #include "apps/tools/common/ranks.h"
+#include "nn/io/safetensors.h"
 #include "tensor/extend.h"
 #include "tensor/tune/tune.h"
 #include "tensor/kernels.h"
@@ -327,13 +328,26 @@ td_status train_args_resume(train_args *args, const char *task)
 
 /* ---- going on ---- */
 
-void train_find_latest(train_run *r)
+td_status train_look_at(const char *path)
+{
+    td_safetensors *file;
+    td_status status = td_safetensors_open(path, &file);
+    td_safetensors_close(file);
+    return status;
+}
+
+td_status train_find_latest(train_run *r)
 {
     static char path[TRAIN_PATH_BYTES]; /* args.resume points to it */
     r->task->latest(r, path);
-    if (r->args.auto_resume && r->args.resume == NULL && access(path, F_OK) == 0) {
-        r->args.resume = path;
+    if (!r->args.auto_resume || r->args.resume != NULL || access(path, F_OK) != 0) {
+        return TD_OK;
     }
+    r->args.resume = path;
+    td_status status = train_look_at(path);
+    return status != TD_E_FORMAT
+               ? status
+               : td_fail(status, "%s; remove it to begin again, or give --resume FILE", td_last_error());
 }
 
 static td_status load(train_run *r, td_checkpoint_options checkpoint)

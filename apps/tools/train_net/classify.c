@@ -3,6 +3,7 @@
 
 #include "apps/tools/common/log.h"
 #include "apps/tools/common/ranks.h"
+#include "dist/comm/collectives.h"
 #include "nn/io/safetensors.h"
 #include "tensor/extend.h"
 #include "tensor/system/folders.h"
@@ -142,17 +143,18 @@ static td_status draw_seed(classify_run *c)
     return TD_OK;
 }
 
-/* The highest checkpoint that rank 0 sees; all must see it. */
+/* The highest whole checkpoint that rank 0 sees; all must see it. */
 static td_status find_resume(classify_run *c)
 {
     int64_t epochs = 0, steps = 0;
-    bool found = ranks_first() && classify_highest(c, &epochs, &steps);
-    double place[] = { found, found ? (double)epochs : 0, found ? (double)steps : 0 };
-    TD_TRY(ranks_sum(place, 3));
-    if (place[0] == 0) {
+    td_status status = ranks_first() ? classify_highest(c, &epochs, &steps) : TD_OK;
+    TD_TRY(td_dist_is_initialized() ? td_group_agree(td_dist_world(), status) : status);
+    double place[] = { (double)epochs, (double)steps };
+    TD_TRY(ranks_sum(place, 2));
+    if (place[0] < 0) {
         return TD_OK;
     }
-    classify_step_path(c, (int64_t)place[1], (int64_t)place[2], c->resume);
+    classify_step_path(c, (int64_t)place[0], (int64_t)place[1], c->resume);
     if (access(c->resume, R_OK) != 0) {
         return td_fail(TD_E_NOTFOUND,
                        "%s is seen by rank 0 and not here, by rank %d: OUT_DIR must "

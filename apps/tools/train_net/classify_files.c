@@ -42,24 +42,56 @@ static DIR *open_folder(const classify_run *c, char *path)
     return opendir(path);
 }
 
-bool classify_highest(const classify_run *c, int64_t *epochs_done, int64_t *steps)
+/* Where a checkpoint stands in training. */
+typedef struct place {
+    int64_t epochs, steps;
+} place;
+
+static bool is_before(place a, place b)
+{
+    return a.epochs < b.epochs || (a.epochs == b.epochs && a.steps < b.steps);
+}
+
+/* The highest checkpoint before a place, which is then its own. */
+static bool find_before(const classify_run *c, place *end)
 {
     char path[TRAIN_PATH_BYTES];
-    bool found = false;
+    place best = { -1, 0 }, at;
     DIR *folder = open_folder(c, path);
     for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
-        int64_t epoch, step;
-        if (read_name(entry->d_name, &epoch, &step) &&
-            (!found || epoch > *epochs_done || (epoch == *epochs_done && step > *steps))) {
-            *epochs_done = epoch;
-            *steps = step;
-            found = true;
+        if (read_name(entry->d_name, &at.epochs, &at.steps) && is_before(at, *end) &&
+            is_before(best, at)) {
+            best = at;
         }
     }
     if (folder != NULL) {
         closedir(folder);
     }
-    return found;
+    *end = best;
+    return best.epochs >= 0;
+}
+
+td_status classify_highest(const classify_run *c, int64_t *epochs_done, int64_t *steps)
+{
+    char path[TRAIN_PATH_BYTES];
+    bool damaged = false;
+    for (place at = { INT64_MAX, 0 }; find_before(c, &at); damaged = true) {
+        classify_step_path(c, at.epochs, at.steps, path);
+        td_status status = train_look_at(path);
+        if (status != TD_E_FORMAT) {
+            *epochs_done = at.epochs;
+            *steps = at.steps;
+            return status;
+        }
+        fprintf(stderr, "%s; remove it. This run goes on from the checkpoint before it\n",
+                td_last_error());
+    }
+    *epochs_done = -1;
+    return damaged ? td_fail(TD_E_FORMAT,
+                             "all checkpoints in %s/checkpoints are damaged: remove them to begin "
+                             "again",
+                             c->s.out_dir)
+                   : TD_OK;
 }
 
 /* What a process that was killed while it saved has left:

@@ -59,7 +59,7 @@ const config_key config_keys[] = {
     NUMBER("TRAIN.COLOR_JITTER", train.color_jitter, "0", 0, 1,
            "How much brightness, contrast and saturation may change"),
     KEY("TRAIN.AUTO_RESUME", train.auto_resume, "True",
-        "Go on from the highest checkpoint in OUT_DIR, if there is one"),
+        "Go on from the highest checkpoint in OUT_DIR that is not damaged, if there is one"),
     KEY("TRAIN.LOAD_OPT", train.load_opt, "True",
         "Load the optimizer's state with the weights, where the file has it"),
     NUMBER("TRAIN.KEEP_CHECKPOINTS", train.keep_checkpoints, "0", 0, 1000000,
