@@ -251,7 +251,7 @@ static const char *what_to_do(int error)
     case EROFS:
     case EACCES:
     case EPERM:
-        return "make the file and its folder writable or save elsewhere";
+        return "make the folder writable, and a file that is there, or save elsewhere";
     case EISDIR:
     case ESPIPE:
         return "give the name of a file, not of a folder, a device or a pipe";

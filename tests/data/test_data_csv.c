@@ -120,6 +120,29 @@ static void test_regression(void **state)
     check(d, 1, (const float[]){ 1, 2 }, (const double[]){ -2.5, 1000 });
 }
 
+/* Lines of blanks are none, wherever they stand, and a line may end with \\r alone. */
+static void test_blank_lines(void **state)
+{
+    (void)state;
+    static const float x[] = { 1, 2, 3, 4 };
+    static const double y[] = { 0, 1 };
+    static const char *const texts[] = {
+        "a,b,y\n1,2,0\n\n3,4,1\n",     "a,b,y\n1,2,0\n3,4,1\n\n\n",
+        "a,b,y\n1,2,0\n3,4,1\n  \n",   "a,b,y\n1,2,0\n3,4,1\n \t",
+        "\n \n\na,b,y\n1,2,0\n3,4,1\n", "a,b,y\n\n1,2,0\n3,4,1",
+        "\xef\xbb\xbf\n1,2,0\n3,4,1\n", "a,b,y\r\n1,2,0\r\n\r\n3,4,1\r\n\r\n",
+        "a,b,y\r1,2,0\r3,4,1\r",        "1,2,0\r\r3,4,1",
+        "a,b,y\r\r\n1,2,0\r\r\n3,4,1",  "a,b,y\n1,2,0\r3,4,1\r\n\t\r",
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        check(td_csv_dataset(file_of(texts[i])), 2, x, y);
+    }
+    check(td_csv_dataset(file_of("1 2 0\n   \n3 4 1\n"), .separator = ' '), 2, x, y);
+    check(td_csv_dataset(file_of("1\t2\t0\n\t\n3\t4\t1\n"), .separator = '\t'), 2, x, y);
+    assert_null(td_csv_dataset(file_of("a,b,y\r\n\r\n \r\n1,x,0\r\n")));
+    assert_error_says("a.csv:4: column 2", NULL);
+}
+
 typedef struct bad_case {
     const char *text;
     const char *says[3];
@@ -130,6 +153,7 @@ static const bad_case bad_cases[] = {
     { "a,b\n", { "a.csv:1", "no rows" } },
     { "1\n2\n", { "a.csv:1", "one column", "separator" } },
     { "1,2\n3\n", { "a.csv:2", "1 columns", "expected 2" } },
+    { "1,2\n\n3,4,5\n", { "a.csv:3", "3 columns", "expected 2" } },
     { "1,2\n3,4,5\n", { "a.csv:2", "3 columns", "expected 2" } },
     { "a,b\n1,0\nx,0\n", { "a.csv:3: column 1", "'x'", "finite" } },
     { "1,0\n\"1,0\n", { "a.csv:2", "1 columns" } },
@@ -139,6 +163,25 @@ static const bad_case bad_cases[] = {
     { "1,-1\n", { "a.csv:1: column 2", "target is -1" } },
     { "1,0.5\n", { "a.csv:1: column 2", "target is 0.5" } },
     { "1,1e9\n", { "a.csv:1: column 2", "target is 1e+09" } },
+    { "\n \n\n", { "a.csv:1", "empty" } },
+    { "a,b,y\n1,2,0\n,,\n", { "a.csv:3: column 1", "''", "it is empty" } },
+    { "a,b,y\n1e39,2,0\n", { "a.csv:2: column 1", "'1e39'", "f32 holds" } },
+    { "a,b,y\n1,-3.5E38,0\n", { "a.csv:2: column 2", "'-3.5E38'", "f32 holds" } },
+    { "a,b,y\n1e999,2,0\n", { "a.csv:2: column 1", "'1e999'", "f32 holds" } },
+    { "a,b,y\n1,2,1e39\n", { "a.csv:2: column 3", "'1e39'" } },
+    { "a,b,y\n1,2,nan\n", { "a.csv:2: column 3", "'nan'", "finite" } },
+    { "a,b,y\n0x10,2,0\n", { "a.csv:2: column 1", "'0x10'", "finite" } },
+    { "a,b,y\n1_000,2,0\n", { "a.csv:2: column 1", "'1_000'", "finite" } },
+    { "a,b,y\n\"1,000\",2,0\n", { "a.csv:2: column 1", "'1,000'", "finite" } },
+    { "a,b,y\n1,2.5.1,0\n", { "a.csv:2: column 2", "'2.5.1'", "finite" } },
+    /* In the first line, too: that is no header, which would hide it. */
+    { "1e39,2,0\n3,4,1\n", { "a.csv:1: column 1", "f32 holds" } },
+    { "nan,2,0\n3,4,1\n", { "a.csv:1: column 1", "finite" } },
+    { "3,-inf,0\n3,4,1\n", { "a.csv:1: column 2", "finite" } },
+    { "3,,0\n3,4,1\n", { "a.csv:1: column 2", "empty" } },
+    { "?,4,0\n3,4,1\n", { "a.csv:1: column 1", "finite" } },
+    { "NA,4,0\n3,4,1\n", { "a.csv:1: column 1", "finite" } },
+    { "1_000,4,0\n3,4,1\n", { "a.csv:1: column 1", "finite" } },
 };
 
 static void test_bad_files(void **state)
@@ -231,6 +274,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         WITH_FOLDER(test_spellings),
+        WITH_FOLDER(test_blank_lines),
         WITH_FOLDER(test_class_words),
         WITH_FOLDER(test_class_numbers_of_another_file),
         WITH_FOLDER(test_regression),
