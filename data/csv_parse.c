@@ -113,7 +113,7 @@ static td_status bad_number(const cursor *c, int column, const field *f)
 {
     bool digits = strpbrk(f->text, "0123456789") != NULL &&
                   f->text[strspn(f->text, "+-.0123456789eE")] == '\0';
-    const char *why = !f->good ? " (a byte 0, an open quote, or more than 255 bytes)"
+    const char *why = !f->good           ? " (a byte 0, an open quote, or more than 255 bytes)"
                       : *f->text == '\0' ? " (it is empty: leave the row out, or fill it in)"
                       : digits           ? " that f32 holds (up to 3.4e38)"
                                          : "";

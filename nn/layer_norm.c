@@ -73,11 +73,12 @@ static void batch_norm_describe(const td_module *self, char *text, size_t size)
     int used = snprintf(text, size, "%lld%s", (long long)s->channels,
                         s->weight == NULL ? ", no weight" : "");
     if (td_or_usual(s->eps, 1e-5) != 1e-5 && used > 0 && (size_t)used < size) {
-        used += td_snprintf(text + used, size - (size_t)used, ", eps %g", td_or_usual(s->eps, 1e-5));
+        used +=
+            td_snprintf(text + used, size - (size_t)used, ", eps %g", td_or_usual(s->eps, 1e-5));
     }
     if (td_or_usual(s->momentum, 0.1) != 0.1 && used > 0 && (size_t)used < size) {
         used += td_snprintf(text + used, size - (size_t)used, ", momentum %g",
-                         td_or_usual(s->momentum, 0.1));
+                            td_or_usual(s->momentum, 0.1));
     }
     if (s->batches != NULL && used > 0 && (size_t)used < size) {
         snprintf(text + used, size - (size_t)used, ", cumulative");

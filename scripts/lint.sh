@@ -24,6 +24,14 @@ if [ -n "$without" ]; then
 fi
 echo 'ok    opening comments'
 
+# Those of C ask the program's locale for the decimal point: "0,5".
+if grep -nE '\b(strto(d|f|ld)|atof)\(|scanf\([^;]*"[^"]*%[0-9*]*l?[efgaEFGA]' -r --include='*.[ch]' --include='*.cc' \
+    --include='*.inc' apps autograd data dist examples nn tensor | grep -vE '^tensor/number\.c:|td_strtod'; then
+    echo 'FAIL  these read numbers in the locale: use tensor/number.h'
+    exit 1
+fi
+echo 'ok    numbers'
+
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 # Test and fuzz sources are left to the compilers' warnings: cmocka's macros trouble the analyzer.

@@ -217,9 +217,8 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        WITH_FOLDER(test_modes),          WITH_FOLDER(test_owner),
-        WITH_FOLDER(test_symbolic_links), WITH_FOLDER(test_hard_links),
-        WITH_FOLDER(test_devices),        WITH_FOLDER(test_relative_paths),
+        WITH_FOLDER(test_modes),      WITH_FOLDER(test_owner),   WITH_FOLDER(test_symbolic_links),
+        WITH_FOLDER(test_hard_links), WITH_FOLDER(test_devices), WITH_FOLDER(test_relative_paths),
     };
     return cmocka_run_group_tests_name("files that are replaced", tests, NULL, NULL);
 }

@@ -203,6 +203,6 @@ void td_stall_report(td_group *group, const td_collective *c, const char *verb, 
     } else {
         describe_ranks(group, c, who, sizeof who);
     }
-    td_snprintf(text, size, "%s%s %s after %.1f s on rank %d: %s", group->label, what, verb, seconds,
-             group->rank, who);
+    td_snprintf(text, size, "%s%s %s after %.1f s on rank %d: %s", group->label, what, verb,
+                seconds, group->rank, who);
 }

@@ -246,7 +246,7 @@ static void describe_unit(td_ddp_state *s, td_ddp_unit *unit)
     const td_shard_unit *u = &sh->units[unit - s->units.list];
     unit->b.grad = u->grads;
     td_snprintf(unit->name, sizeof unit->name, "%.30s (%.2f MiB)", u->path,
-             (double)td_unit_bytes(unit) / (1 << 20));
+                (double)td_unit_bytes(unit) / (1 << 20));
 }
 
 /* TD_SHARD_GRADIENTS and TD_SHARD_PARAMETERS (ZeRO-2, ZeRO-3). */

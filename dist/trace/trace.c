@@ -91,7 +91,7 @@ static void write_span(int lane, const char *lane_name, const char *name, double
     }
     begin_event("X", lane);
     td_fprintf(trace.file, ",\"ts\":%.3f,\"dur\":%.3f", (begin + trace.epoch) * 1e6,
-            (end > begin ? end - begin : 0.0) * 1e6);
+               (end > begin ? end - begin : 0.0) * 1e6);
     if (bytes > 0) {
         fprintf(trace.file, ",\"args\":{\"bytes\":%lld}", (long long)bytes);
     }
@@ -218,9 +218,9 @@ static td_status open_file(const char *path)
     trace.rank = td_dist_rank();
     trace.world = td_dist_world_size();
     trace.path = td_absolute_path(path);
-    trace.own_path = trace.path == NULL  ? NULL
-                     : trace.world > 1 ? path_of_rank(trace.path, trace.rank)
-                                       : strdup(trace.path);
+    trace.own_path = trace.path == NULL ? NULL
+                     : trace.world > 1  ? path_of_rank(trace.path, trace.rank)
+                                        : strdup(trace.path);
     td_status status = trace.path == NULL || trace.own_path == NULL
                            ? td_fail(TD_E_NOMEM, "no memory for a trace")
                            : open_to_write(trace.own_path, &trace.file);

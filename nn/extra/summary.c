@@ -178,8 +178,8 @@ static void print_totals(td_module *m, const summary *s, FILE *out)
     int64_t parameters = td_parameter_count(m); /* shared ones once */
     fprintf(out, "parameters: %s", with_commas(parameters, text));
     td_fprintf(out, " (%.2f MiB in %s)\n",
-            (double)parameters * (double)td_dtype_size(m->dtype) / 1048576.0,
-            td_dtype_name(m->dtype));
+               (double)parameters * (double)td_dtype_size(m->dtype) / 1048576.0,
+               td_dtype_name(m->dtype));
     fprintf(out, "multiply-adds of a forward: %s\n", with_commas(multiply_adds, text));
 }
 

@@ -74,8 +74,9 @@ static bool read_scaler(const char *text, void *to)
     int used = 0;
     s->scale = td_strtod(text, &counts);
     return sscanf(counts, " %" SCNd64 " %" SCNd64 "%n", &s->good, &s->skipped, &used) == 2 &&
-           counts[used] == '\0' && counts != text && s->scale > 0 && s->scale < INFINITY && s->good >= 0 &&
-           s->good <= TD_MOST_COUNT && s->skipped >= 0 && s->skipped <= TD_MOST_COUNT;
+           counts[used] == '\0' && counts != text && s->scale > 0 && s->scale < INFINITY &&
+           s->good >= 0 && s->good <= TD_MOST_COUNT && s->skipped >= 0 &&
+           s->skipped <= TD_MOST_COUNT;
 }
 
 /* A file without a scaler is of a run in another precision. */

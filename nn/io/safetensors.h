@@ -33,8 +33,8 @@ td_status td_safetensors_read(const td_safetensors *file, const td_safetensors_e
 int td_safetensors_count(const td_safetensors *file);
 const td_safetensors_entry *td_safetensors_get(const td_safetensors *file, int i);
 const td_safetensors_entry *td_safetensors_find(const td_safetensors *file, const char *name);
-/* NULL, or what the library does not have: the name of the tensor's dtype ("BOOL"), or "of more than
- * 8 dimensions". Then the entry's name and bytes alone mean something. */
+/* NULL, or what the library does not have: the name of the tensor's dtype ("BOOL"), or "of more
+ * than 8 dimensions". Then the entry's name and bytes alone mean something. */
 const char *td_safetensors_unknown(const td_safetensors *file, const td_safetensors_entry *entry);
 const char *td_safetensors_metadata(const td_safetensors *file, const char *key);
 void td_safetensors_close(td_safetensors *file); /* NULL is fine */

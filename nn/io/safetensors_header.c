@@ -156,7 +156,8 @@ static int compare_keys(const void *a, const void *b)
 static td_status read_metadata(td_safetensors *file, const cJSON *item)
 {
     TD_CHECK(file->texts == NULL, TD_E_FORMAT, "the header has " METADATA " twice");
-    TD_CHECK(cJSON_IsObject(item) || cJSON_IsNull(item), TD_E_FORMAT, "the header's " METADATA " is no object");
+    TD_CHECK(cJSON_IsObject(item) || cJSON_IsNull(item), TD_E_FORMAT,
+             "the header's " METADATA " is no object");
     file->texts = calloc((size_t)cJSON_GetArraySize(item) + 1, sizeof *file->texts);
     TD_CHECK(file->texts != NULL, TD_E_NOMEM, "no memory for the metadata");
     for (const cJSON *value = item->child; value != NULL; value = value->next) {

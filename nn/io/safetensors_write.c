@@ -123,9 +123,9 @@ td_status td_safetensors_finish(td_safetensors_out *out, bool keep)
     if (out == NULL) {
         return TD_OK;
     }
-    td_status status = out->file != NULL ? td_temporary_end(out->file, out->temporary, out->path,
-                                                            out->size, keep)
-                                         : TD_OK;
+    td_status status = out->file != NULL
+                           ? td_temporary_end(out->file, out->temporary, out->path, out->size, keep)
+                           : TD_OK;
     free(out->path);
     free(out->begin);
     free(out);

@@ -227,8 +227,9 @@ static double mib(size_t bytes)
 static void print_block(FILE *out, const td_memory_plan *p, const td_memory_block *b)
 {
     const td_memory_op *op = &p->ops[b->from];
-    td_fprintf(out, "%10.3f %10.3f %6d %6d  %-8s  %-19s %s\n", mib(b->bytes), mib(b->offset), b->from,
-            b->to, kind_name(b->kind), op->kernel, *op->module != '\0' ? op->module : "-");
+    td_fprintf(out, "%10.3f %10.3f %6d %6d  %-8s  %-19s %s\n", mib(b->bytes), mib(b->offset),
+               b->from, b->to, kind_name(b->kind), op->kernel,
+               *op->module != '\0' ? op->module : "-");
 }
 
 static void print_head(FILE *out)
@@ -271,11 +272,12 @@ void td_memory_plan_print(FILE *out, size_t least)
         return;
     }
     const td_memory_op *op = &p.ops[p.peak_op];
-    td_fprintf(out,
-            "\nstep memory: peak %.1f MiB, in kernel %d of %d (%s%s%s, %s); with holes %.1f MiB\n"
-            "alive then:\n",
-            mib(p.peak), p.peak_op, p.op_count, op->kernel, *op->module != '\0' ? " of " : "",
-            op->module, op->backward ? "backward" : "forward", mib(p.extent));
+    td_fprintf(
+        out,
+        "\nstep memory: peak %.1f MiB, in kernel %d of %d (%s%s%s, %s); with holes %.1f MiB\n"
+        "alive then:\n",
+        mib(p.peak), p.peak_op, p.op_count, op->kernel, *op->module != '\0' ? " of " : "",
+        op->module, op->backward ? "backward" : "forward", mib(p.extent));
     print_head(out);
     print_peak(out, &p, least);
     size_t rest = 0;
@@ -290,7 +292,8 @@ void td_memory_plan_print(FILE *out, size_t least)
             small++;
         }
     }
-    td_fprintf(out, "and %d of less than %.3f MiB, %.3f MiB together\n", small, mib(least), mib(rest));
+    td_fprintf(out, "and %d of less than %.3f MiB, %.3f MiB together\n", small, mib(least),
+               mib(rest));
 }
 
 /* ---- the picture ---- */
@@ -308,12 +311,12 @@ static void draw_block(const canvas *c, const td_memory_plan *p, const td_memory
     const td_memory_op *op = &p->ops[b->from];
     double top = TOP + HEIGHT - (double)(b->offset + b->bytes) * c->y_scale;
     td_fprintf(c->out,
-            "<rect x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\" fill=\"%s\" "
-            "stroke=\"#fff\" stroke-width=\"0.3\"><title>%s %s: %.2f MiB at %.2f, kernels %d to "
-            "%d</title></rect>\n",
-            LEFT + b->from * c->x_scale, top, (b->to - b->from + 1) * c->x_scale,
-            (double)b->bytes * c->y_scale, colors[b->kind], op->kernel, op->module, mib(b->bytes),
-            mib(b->offset), b->from, b->to);
+               "<rect x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\" fill=\"%s\" "
+               "stroke=\"#fff\" stroke-width=\"0.3\"><title>%s %s: %.2f MiB at %.2f, kernels %d to "
+               "%d</title></rect>\n",
+               LEFT + b->from * c->x_scale, top, (b->to - b->from + 1) * c->x_scale,
+               (double)b->bytes * c->y_scale, colors[b->kind], op->kernel, op->module,
+               mib(b->bytes), mib(b->offset), b->from, b->to);
 }
 
 static void draw_axes(const canvas *c, const td_memory_plan *p)
@@ -325,16 +328,16 @@ static void draw_axes(const canvas *c, const td_memory_plan *p)
     for (size_t at = 0; at <= p->extent; at += step) {
         double y = TOP + HEIGHT - (double)at * c->y_scale;
         td_fprintf(c->out,
-                "<line x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#ccc\"/>"
-                "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.0f MiB</text>\n",
-                LEFT, LEFT + WIDTH, y, y, LEFT - 4, y + 4, mib(at));
+                   "<line x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#ccc\"/>"
+                   "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.0f MiB</text>\n",
+                   LEFT, LEFT + WIDTH, y, y, LEFT - 4, y + 4, mib(at));
     }
     double peak = LEFT + (p->peak_op + 0.5) * c->x_scale;
     td_fprintf(c->out,
-            "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%d\" stroke=\"#a00\" "
-            "stroke-dasharray=\"4\"/>\n<text x=\"%d\" y=\"%d\">kernels of one step, from 0 to %d"
-            "</text>\n",
-            peak, peak, TOP, TOP + HEIGHT, LEFT, TOP + HEIGHT + 16, p->op_count - 1);
+               "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%d\" stroke=\"#a00\" "
+               "stroke-dasharray=\"4\"/>\n<text x=\"%d\" y=\"%d\">kernels of one step, from 0 to %d"
+               "</text>\n",
+               peak, peak, TOP, TOP + HEIGHT, LEFT, TOP + HEIGHT + 16, p->op_count - 1);
 }
 
 td_status td_memory_plan_draw(const char *path)

@@ -205,10 +205,10 @@ static double rate(double work, double seconds)
 static void print_row(FILE *out, const td_profile_row *r, const td_profile_totals *t)
 {
     td_fprintf(out, "%-*s %-*.*s %-4s %8lld %9.3f %6.1f%% %9.1f %8.1f %7.0f%%\n", KERNEL_WIDTH,
-            r->kernel, MODULE_WIDTH, MODULE_WIDTH, *r->module != '\0' ? r->module : "-",
-            r->backward ? "back" : "fwd", (long long)r->calls, per_step_ms(r->seconds, t),
-            percent(r->seconds, t->seconds), rate(r->flops, r->seconds), rate(r->bytes, r->seconds),
-            percent(r->least, r->seconds));
+               r->kernel, MODULE_WIDTH, MODULE_WIDTH, *r->module != '\0' ? r->module : "-",
+               r->backward ? "back" : "fwd", (long long)r->calls, per_step_ms(r->seconds, t),
+               percent(r->seconds, t->seconds), rate(r->flops, r->seconds),
+               rate(r->bytes, r->seconds), percent(r->least, r->seconds));
 }
 
 /* A line without work: all but time is blank. */
@@ -216,7 +216,7 @@ static void print_time(FILE *out, const char *what, int64_t calls, double second
                        const td_profile_totals *t)
 {
     td_fprintf(out, "%-*s %8lld %9.3f %6.1f%%\n", KERNEL_WIDTH + MODULE_WIDTH + 6, what,
-            (long long)calls, per_step_ms(seconds, t), percent(seconds, t->seconds));
+               (long long)calls, per_step_ms(seconds, t), percent(seconds, t->seconds));
 }
 
 enum { MOST_SUMS = 64 };
@@ -325,7 +325,7 @@ void td_profile_print(FILE *out, int most)
     print_sums(out, &t);
     print_time(out, "all kernels", calls, kernels, &t);
     td_fprintf(out, "%-*s %8s %9.3f\n", KERNEL_WIDTH + MODULE_WIDTH + 6, "  at the limits", "",
-            per_step_ms(least, &t));
+               per_step_ms(least, &t));
     print_outside(out, &t);
     fflush(out);
 }

@@ -112,7 +112,7 @@ static char *beside(const char *path, const char *link)
 {
     char *whole = NULL;
     int folder = (int)(strrchr(path, '/') - path);
-    return *link == '/' ? strdup(link)
+    return *link == '/'                                           ? strdup(link)
            : asprintf(&whole, "%.*s/%s", folder, path, link) >= 0 ? whole
                                                                   : NULL;
 }
@@ -140,7 +140,8 @@ static char *find_target(const char *path)
 /* What may be replaced: a file that may be written, or nothing. */
 static bool look_at_target(const char *path, struct stat *old, bool *replaces)
 {
-    *replaces = stat(path, old) == 0; /* a link in /tmp by a stranger is not followed by the kernel */
+    *replaces =
+        stat(path, old) == 0; /* a link in /tmp by a stranger is not followed by the kernel */
     if (!*replaces) {
         return errno == ENOENT;
     }

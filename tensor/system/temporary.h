@@ -13,10 +13,10 @@
 #define TD_TEMPORARY_MARK ".tmp."
 
 /* Makes a file next to the target, which is `path`, or the file that `path` leads to as a symbolic
- * link, and opens it for writing. The target is an absolute path from here on: the program may change
- * its folder. The file gets the mode of the target that it is to replace and, where that is allowed,
- * its owner and group; a new one has the usual mode. Removes what processes that were killed have
- * left next to the target: a job that is killed often must not fill the disk.
+ * link, and opens it for writing. The target is an absolute path from here on: the program may
+ * change its folder. The file gets the mode of the target that it is to replace and, where that is
+ * allowed, its owner and group; a new one has the usual mode. Removes what processes that were
+ * killed have left next to the target: a job that is killed often must not fill the disk.
  *
  * The file's name, *name, to be freed, is "TARGET.tmp.HOST.PID.RANDOM": HOST is td_host_number in
  * eight hexadecimal digits, RANDOM has sixteen. Nobody can put a link to another file there
@@ -26,10 +26,10 @@
 int td_temporary_open(const char *path, char **name);
 FILE *td_temporary_file(const char *path, char **name); /* the same as a stream; NULL with errno */
 
-/* keep: syncs the file to the disk, closes it, renames it to its target, and syncs the folder, which
- * makes the renaming last. Otherwise closes and removes the file. Frees the name. TD_E_IO, as from
- * td_temporary_failed: the file is removed, and the target is unchanged unless syncing the folder
- * failed. */
+/* keep: syncs the file to the disk, closes it, renames it to its target, and syncs the folder,
+ * which makes the renaming last. Otherwise closes and removes the file. Frees the name. TD_E_IO, as
+ * from td_temporary_failed: the file is removed, and the target is unchanged unless syncing the
+ * folder failed. */
 td_status td_temporary_end(FILE *file, char *name, const char *path, int64_t bytes, bool keep);
 
 /* Renames a closed file to its target, without syncing; false with errno. */

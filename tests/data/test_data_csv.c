@@ -127,8 +127,8 @@ static void test_blank_lines(void **state)
     static const float x[] = { 1, 2, 3, 4 };
     static const double y[] = { 0, 1 };
     static const char *const texts[] = {
-        "a,b,y\n1,2,0\n\n3,4,1\n",     "a,b,y\n1,2,0\n3,4,1\n\n\n",
-        "a,b,y\n1,2,0\n3,4,1\n  \n",   "a,b,y\n1,2,0\n3,4,1\n \t",
+        "a,b,y\n1,2,0\n\n3,4,1\n",      "a,b,y\n1,2,0\n3,4,1\n\n\n",
+        "a,b,y\n1,2,0\n3,4,1\n  \n",    "a,b,y\n1,2,0\n3,4,1\n \t",
         "\n \n\na,b,y\n1,2,0\n3,4,1\n", "a,b,y\n\n1,2,0\n3,4,1",
         "\xef\xbb\xbf\n1,2,0\n3,4,1\n", "a,b,y\r\n1,2,0\r\n\r\n3,4,1\r\n\r\n",
         "a,b,y\r1,2,0\r3,4,1\r",        "1,2,0\r\r3,4,1",

@@ -34,7 +34,7 @@ static unsigned use(const td_safetensors *file)
         require(td_safetensors_find(file, entry->name) == entry);
         require(td_safetensors_unknown(file, entry) != NULL ||
                 (uint64_t)td_shape_numel(entry->shape) * td_dtype_size(entry->dtype) ==
-                entry->bytes);
+                    entry->bytes);
     }
     const char *epoch = td_safetensors_metadata(file, "epoch");
     return sum + (unsigned)total + (epoch != NULL ? (unsigned)strlen(epoch) : 0);

@@ -74,8 +74,8 @@ static void test_reads(void **state)
     td_safetensors_close(NULL);
 }
 
-/* What the format has and tandem has not: a file beside whose weights there is such a tensor is read,
- * and the tensor itself is refused by its name. */
+/* What the format has and tandem has not: a file beside whose weights there is such a tensor is
+ * read, and the tensor itself is refused by its name. */
 static void test_reads_files_of_others(void **state)
 {
     (void)state;

@@ -11,8 +11,8 @@
 typedef struct metrics metrics;
 
 /* Makes the folder if need be. names[count]: the scalars ("train/loss"), the CSV's columns after
- * step. A run that starts at step 0 copies an older metrics.csv to metrics.csv.old; one that resumes
- * at `first_step` keeps its rows up to there and goes on below them. */
+ * step. A run that starts at step 0 copies an older metrics.csv to metrics.csv.old; one that
+ * resumes at `first_step` keeps its rows up to there and goes on below them. */
 td_status metrics_open(const char *dir, const char *const *names, int count, int64_t first_step,
                        metrics **out);
 

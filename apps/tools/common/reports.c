@@ -17,7 +17,8 @@ enum { LEAST_BLOCK = 64 << 10 }; /* bytes of a block that --memory lists by itse
 static td_status read_limits(const char *text, td_profile_options *limits)
 {
     char *comma, *end = NULL;
-    double gflops = td_strtod(text, &comma), gbytes = *comma == ',' ? td_strtod(comma + 1, &end) : 0;
+    double gflops = td_strtod(text, &comma),
+           gbytes = *comma == ',' ? td_strtod(comma + 1, &end) : 0;
     if (end == NULL || *end != '\0' || !(gflops > 0 && gbytes > 0)) {
         return td_fail(TD_E_ARG,
                        "--profile-limits '%s': give two numbers, as in 430,28: GFLOP/s in f32, and "

@@ -208,8 +208,8 @@ td_status train_save_finish(train_run *r);
 /* After a stop; says how to go on. */
 td_status train_save_interrupted(train_run *r);
 
-/* Whether a file is whole. TD_E_FORMAT: it is damaged, or no checkpoint at all; the message names it,
- * and a sentence may follow. */
+/* Whether a file is whole. TD_E_FORMAT: it is damaged, or no checkpoint at all; the message names
+ * it, and a sentence may follow. */
 td_status train_look_at(const char *path);
 /* Before train_args_apply: --auto-resume takes the latest checkpoint if there is one. A damaged one
  * is an error: none is kept before it. */

@@ -347,7 +347,8 @@ td_status train_find_latest(train_run *r)
     td_status status = train_look_at(path);
     return status != TD_E_FORMAT
                ? status
-               : td_fail(status, "%s; remove it to begin again, or give --resume FILE", td_last_error());
+               : td_fail(status, "%s; remove it to begin again, or give --resume FILE",
+                         td_last_error());
 }
 
 static td_status load(train_run *r, td_checkpoint_options checkpoint)

@@ -66,8 +66,8 @@ td_status noise_open(int64_t length, int64_t size, int classes, td_dataset **dat
  */
 void classify_epoch_path(const classify_run *c, int64_t epochs_done, char *path);
 void classify_step_path(const classify_run *c, int64_t epochs_done, int64_t steps, char *path);
-/* The furthest that is whole; *epochs_done -1: there is none. Damaged ones, which it names on stderr,
- * are passed over. TD_E_FORMAT: all are damaged. */
+/* The furthest that is whole; *epochs_done -1: there is none. Damaged ones, which it names on
+ * stderr, are passed over. TD_E_FORMAT: all are damaged. */
 td_status classify_highest(const classify_run *c, int64_t *epochs_done, int64_t *steps);
 /* Removes what Ctrl-C has left in epochs before this one, and checkpoints beyond KEEP_CHECKPOINTS.
  */

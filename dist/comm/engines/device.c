@@ -259,8 +259,8 @@ static void break_over(td_group *group, const td_device_engine *e, const td_coll
     char name[192], text[TD_CAUSE_BYTES];
     td_describe_entered(&entered, name, sizeof name);
     td_snprintf(text, sizeof text,
-             "%s on %s %s after %.1f s on rank %d: another rank has not called it, or has died",
-             name, td_device_name(e->device), what, seconds, group->rank);
+                "%s on %s %s after %.1f s on rank %d: another rank has not called it, or has died",
+                name, td_device_name(e->device), what, seconds, group->rank);
     td_group_break(group, TD_E_TIMEOUT, text);
 }
 

@@ -67,7 +67,7 @@ td_status td_link_receive(td_link *link, char **text)
 void td_failure_pack(const td_worker_failure *f, char *text, size_t size)
 {
     td_snprintf(text, size, "%.6f %d %d %d %ld %d %s\n%s\n%s", td_clock() - f->when, f->rank,
-             f->local_rank, f->node, f->pid, f->status, f->host, f->log, f->message);
+                f->local_rank, f->node, f->pid, f->status, f->host, f->log, f->message);
 }
 
 bool td_failure_unpack(const char *text, td_worker_failure *f)

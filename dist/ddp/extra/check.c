@@ -28,11 +28,11 @@ static char *describe_model(const td_module *model, const td_ddp_options *o)
         return NULL;
     }
     td_fprintf(out, "the options bucket_cap_mb %g, replicas %d%s%s%s, hook %s", o->bucket_cap_mb,
-            o->mesh != NULL ? td_mesh_size(o->mesh, "rep") : 1,
-            o->find_unused_parameters ? ", find_unused_parameters" : "",
-            o->static_graph ? ", static_graph" : "",
-            o->no_broadcast_buffers ? ", no_broadcast_buffers" : "",
-            o->comm_hook != NULL ? o->comm_hook : "none");
+               o->mesh != NULL ? td_mesh_size(o->mesh, "rep") : 1,
+               o->find_unused_parameters ? ", find_unused_parameters" : "",
+               o->static_graph ? ", static_graph" : "",
+               o->no_broadcast_buffers ? ", no_broadcast_buffers" : "",
+               o->comm_hook != NULL ? o->comm_hook : "none");
     if (o->strategy != NULL) {
         o->strategy->type->describe(o->strategy, out);
     }

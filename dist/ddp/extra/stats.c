@@ -264,11 +264,12 @@ void td_ddp_print_stats(const td_module *net, FILE *out)
     for (int i = 0; i < f->buckets && i < shown; i++) {
         td_fprintf(out, " %.2f", (double)f->bucket_bytes[i] / (1 << 20));
     }
-    td_fprintf(out,
-            "%s\nstep %lld: forward %.2f ms, backward %.2f ms, communication %.2f ms; the step is "
-            "%.2f ms longer for it (overlap %.0f %%):\n  waiting %.2f ms, hooks %.2f ms, packing "
-            "%.2f ms, lost by forward and backward %.2f ms; CPU of communication %.2f ms\n",
-            f->buckets > shown ? " ..." : "", (long long)f->steps, f->forward * 1e3,
-            f->backward * 1e3, f->communication * 1e3, f->exposed * 1e3, f->overlap * 100.0,
-            f->waiting * 1e3, f->hooks * 1e3, f->packing * 1e3, f->lost * 1e3, f->cpu * 1e3);
+    td_fprintf(
+        out,
+        "%s\nstep %lld: forward %.2f ms, backward %.2f ms, communication %.2f ms; the step is "
+        "%.2f ms longer for it (overlap %.0f %%):\n  waiting %.2f ms, hooks %.2f ms, packing "
+        "%.2f ms, lost by forward and backward %.2f ms; CPU of communication %.2f ms\n",
+        f->buckets > shown ? " ..." : "", (long long)f->steps, f->forward * 1e3, f->backward * 1e3,
+        f->communication * 1e3, f->exposed * 1e3, f->overlap * 100.0, f->waiting * 1e3,
+        f->hooks * 1e3, f->packing * 1e3, f->lost * 1e3, f->cpu * 1e3);
 }
