@@ -6,7 +6,7 @@
 #include "tensor/observe/memory_plan.h"
 #include "tensor/system/temporary.h"
 #include "dist/trace.h"
-#include "tests/temp_folder.h"
+#include "tests/help/temp_folder.h"
 
 #include <errno.h>
 #include <setjmp.h>
