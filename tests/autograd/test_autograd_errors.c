@@ -294,6 +294,8 @@ static void test_dtypes_and_values(void **state)
     expect_fatal("i64", td_cross_entropy(x, td_cast(labels, TD_I32)));
     td_write(labels, (int64_t[]){ 0, -1 }, TD_I64);
     expect_fatal("label -1", td_cross_entropy(x, labels));
+    td_write(labels, (int64_t[]){ 1, 3 }, TD_I64);
+    expect_fatal("label 3 with 3 classes", td_cross_entropy(x, labels, .ignore_index = 1));
     expect_fatal("smoothing is 2", td_cross_entropy(x, labels, .label_smoothing = 2.0));
     td_tensor *elsewhere = td_step_new(TD_SHAPE(2, 3), TD_F32, TD_ROW_MAJOR, TD_CPU_N(1), TD_HERE);
     expect_fatal("different devices", td_add(x, elsewhere));

@@ -23,8 +23,8 @@ wait_for() { # wait_for FILE...: until all are there, 60 s at most
 }
 
 all_gone() { # all_gone FILE...: none of the processes whose pids these hold runs, within 30 s
-    local i left file
-    for ((i = 0; i < 3000; i++)); do
+    local end=$((SECONDS + 30)) left file # less than a child of a worker sleeps
+    while [ $SECONDS -lt $end ]; do
         left=0
         for file; do
             [ -s "$file" ] || continue # whose worker was killed before it wrote its pid

@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -457,18 +458,21 @@ static void test_replicas_send_in_one_order(void **state)
     procs_succeed(RANKS, LIMIT, run_replicas, NULL);
 }
 
-/* A checkpoint of replicas is written once, and has all: a run without sharding goes on from it to
- * the same weights. A failure is told to all. */
+/* A checkpoint of replicas is written once, by rank 0, and has all: a run without sharding goes on
+ * from it to the same weights. A failure is told to all. Each rank names a file of its own. */
 static int run_hybrid_file(int rank, int size, void *path)
 {
+    char mine[4200];
     procs_init(rank, size, 20);
+    snprintf(mine, sizeof mine, rank == 0 ? "%s" : "%s.%d", (char *)path, rank);
     shard_case c = { .kind = JOB_CONV_BLOCKS, .dtype = TD_F64, .rule = MOMENTUM };
     REQUIRE_OK(td_mesh_new("rep=2,dp=2", &c.options.mesh));
     shard_run saved, plain, again;
     shard_open(&saved, &c, TD_SHARD_PARAMETERS, rank);
     shard_open(&again, &c, TD_SHARD_GRADIENTS, rank);
     shard_step(&saved, &c);
-    REQUIRE_OK(td_checkpoint_save(path, saved.job.net, .optim = saved.job.optim));
+    REQUIRE_OK(td_checkpoint_save(mine, saved.job.net, .optim = saved.job.optim));
+    REQUIRE((access(mine, F_OK) == 0) == (rank == 0));
     REQUIRE(td_checkpoint_save("/nowhere/file", saved.job.net, .optim = saved.job.optim) != TD_OK);
     REQUIRE(strstr(td_last_error(), "rank 0: ") != NULL);
     REQUIRE_OK(td_checkpoint_load(path, again.job.net, .optim = again.job.optim));

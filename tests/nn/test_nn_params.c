@@ -255,6 +255,7 @@ static void check_other_clips(td_params *params)
 {
     double largest, sum = power_sum(params, 3.0, &largest);
     check_near(td_clip_grad_norm(params, 1e9, .norm_type = 3.0), cbrt(sum));
+    check_near(power_sum(params, 3.0, &largest), sum); /* below the limit nothing changes */
     check_near(td_clip_grad_norm(params, largest / 2.0, .norm_type = INFINITY), largest);
     sum = power_sum(params, 1.0, &largest);
     check_near(td_clip_grad_norm(params, sum / 4.0, .norm_type = 1.0), sum);
