@@ -103,7 +103,7 @@ $(foreach p,$(TESTS),$(if $(findstring $(p),$(notdir $(TEST_SRC:.c=) $(TEST_SCRI
 NAMES    := $(if $(TESTS),$(if $(TEST_SH),$(shell grep -oh 'test_[a-z0-9_]*' $(TEST_SH))))
 STARTED  := $(filter $(addprefix $(B)/tests/,$(NAMES:%_=%_%)),$(call tests_of,$(TEST_SRC)))
 LONG     := $(call tests_of,$(LONG_SRC))
-LONG_SH  := $(call sources,tests,long_*.sh)
+LONG_SH  := $(call sources,tests,long_*.sh) tests/mutants.sh
 BENCHES  := $(call programs,$(BENCH_SRC))
 FUZZERS  := $(patsubst %.c,build/fuzz/%,$(notdir $(FUZZ_SRC)))
 
