@@ -32,6 +32,11 @@ void td_zero_grad_of(td_tensor *leaf);
 /* The memory holds a gradient now, written from outside. */
 void td_mark_grad(td_tensor *leaf);
 
+/* The number of the latest backward, and of the last one that reached the leaf (0: none), counted
+ * from 1 in this process. */
+uint64_t td_latest_backward(void);
+uint64_t td_last_backward_of(const td_tensor *leaf);
+
 /* The number of uses of the leaf on the tapes of running steps whose backward has not run. 0: no
  * backward will reach the leaf, so its memory may be moved or exchanged. */
 int td_leaf_uses(const td_tensor *leaf);

@@ -12,9 +12,10 @@
 
 static _Thread_local td_hook_list end_hooks;
 
+static _Atomic uint64_t backwards;
+
 uint64_t td_backward_id(void)
 {
-    static _Atomic uint64_t backwards;
     return atomic_fetch_add(&backwards, 1) + 1;
 }
 
@@ -211,6 +212,16 @@ void td_leaf_use_done(td_leaf *leaf)
 void td_leaf_backward_end(void)
 {
     td_hooks_run(&end_hooks, NULL);
+}
+
+uint64_t td_latest_backward(void)
+{
+    return atomic_load(&backwards);
+}
+
+uint64_t td_last_backward_of(const td_tensor *leaf)
+{
+    return leaf_of(leaf, "td_last_backward_of")->backward;
 }
 
 int td_leaf_uses(const td_tensor *leaf)

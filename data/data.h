@@ -21,7 +21,7 @@
 #define TD_DATA_DATA_H
 
 #include "tensor/extern_c.h"
-#include "tensor/tensor.h"
+#include "tensor/random.h"
 
 TD_BEGIN_C
 
@@ -216,7 +216,13 @@ td_status td_dataset_set_transform(td_dataset *dataset, const td_image_transform
 /* ---- samplers ---- */
 
 /* Decides the order of the samples in an epoch. A sampler of your own is a struct that begins with
- * a td_sampler. */
+ * a td_sampler.
+ *
+ * A run that is resumed asks the sampler for the epochs before, too, each once and in their order,
+ * and for the epoch that goes on with the loader's generator as it was when that epoch began. So it
+ * gives the same orders if they depend only on how the sampler was made, the epoch, that generator,
+ * and the calls before. A sampler that itself gives each rank another part
+ * can be resumed on the same number of ranks alone: let the loader deal (.deal). */
 typedef struct td_sampler {
     /* Writes the order of an epoch, count() numbers from 0 to length - 1, and returns how many; or
      * a negative td_status with td_last_error(). The loader calls it at the start of each epoch. */
@@ -231,20 +237,30 @@ void td_sampler_free(td_sampler *sampler);
 
 /* ---- the loader ---- */
 
+/* How ranks share the samples of an epoch: rank r gets the samples r, r + world_size, ... of the
+ * order. */
+typedef struct td_deal {
+    int rank, world_size; /* world_size 0: there is one rank */
+    bool drop_last;       /* drop the last samples instead of repeating the first ones */
+    bool no_padding;      /* neither: ranks may differ by one sample */
+} td_deal;
+
 typedef struct td_loader td_loader;
 typedef struct td_loader_options {
     int begin_; /* for the library: lets the macro take an empty list */
     const td_dataset *dataset;
-    int64_t batch_size;      /* 0: 1 */
-    bool shuffle;            /* in PyTorch's random order; otherwise one after the other */
-    td_sampler *sampler;     /* instead of shuffle; NULL: none. The loader frees it, also if opening
-                                fails */
-    bool drop_last;          /* leave out a last batch that is not full */
-    int workers;             /* threads; 0: batches are assembled in td_loader_next */
-    int prefetch;            /* batches ahead per worker; 0: 2 */
-    td_device device;        /* of the batches; 0: cpu:0 */
-    bool streamed;           /* do not keep the images on the GPU (data/inspect.h says when the
-                                loader does) */
+    int64_t batch_size;  /* 0: 1 */
+    bool shuffle;        /* in PyTorch's random order; otherwise one after the other */
+    td_sampler *sampler; /* instead of shuffle; NULL: none. The loader frees it, also if opening
+                            fails */
+    td_deal deal;        /* for a sampler of your own that gives every rank the same order of all
+                            samples: the loader gives this rank its part of the order */
+    bool drop_last;      /* leave out a last batch that is not full */
+    int workers;         /* threads; 0: batches are assembled in td_loader_next */
+    int prefetch;        /* batches ahead per worker; 0: 2 */
+    td_device device;    /* of the batches; 0: cpu:0 */
+    bool streamed;       /* do not keep the images on the GPU (data/inspect.h says when the
+                            loader does) */
     td_generator *generator; /* each epoch takes one number from it, also without shuffle, as
                                 PyTorch's DataLoader does; NULL: this thread's default generator */
 } td_loader_options;
@@ -274,7 +290,9 @@ bool td_loader_next(td_loader *loader, td_batch *batch);
  * td_last_error(). */
 td_status td_loader_status(const td_loader *loader);
 
-/* The number of batches of an epoch; 0 if the sampler gives no samples. */
+/* The number of batches of the running epoch; 0 if the sampler gives no samples. It is that of any
+ * epoch, except where a run was resumed on another number of ranks: what was left of that epoch may
+ * have fewer. */
 int64_t td_loader_batches(const td_loader *loader);
 
 /* For gradient accumulation: the share of a batch's samples (batch: td_batch.index) in all samples
@@ -285,9 +303,23 @@ int64_t td_loader_batches(const td_loader *loader);
  * With equal batches the share is 1/group. */
 double td_loader_share(const td_loader *loader, int64_t batch, int64_t group);
 
-/* To resume a run: makes the next td_loader_next return the given batch of the given epoch, both
+/* The epoch, counted from 0, that the next td_loader_next belongs to. The loader counts by itself
+ * and tells its sampler. */
+uint64_t td_loader_epoch(const td_loader *loader);
+
+/* To resume a run, give the loader to td_checkpoint_save and td_checkpoint_load (.loader,
+ * nn/io/checkpoint.h), with the same dataset and the same kind of sampler: then the next batch is
+ * the one that would have come next, whatever the number of workers. On another number of ranks, or
+ * with another batch size, the samples of the epoch that had not come yet are dealt to the ranks
+ * there are now: each sample of the epoch comes exactly once, as far as the sampler neither repeats
+ * samples to give all ranks equally many (its padding) nor drops them. So a run may begin alone,
+ * with .shuffle, and go on under a launcher, with td_distributed_sampler, or the other way round.
+ *
+ * td_loader_seek makes the next td_loader_next return the given batch of the given epoch, both
  * counted from 0. The batches before it are not assembled, and those that were assembled ahead are
- * dropped. If the epoch has no such batch, it is over. */
+ * dropped. If the epoch has no such batch, it is over. In mid-epoch, td_loader_seek takes the order
+ * of this epoch that was drawn last from the loader's generator, if it was (the generator of a
+ * checkpoint knows: .with_random); otherwise the order is drawn from now. */
 void td_loader_seek(td_loader *loader, uint64_t epoch, int64_t batch);
 
 /* Stops the workers, also in the middle of an epoch, and frees the loader. NULL is fine. If an

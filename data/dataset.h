@@ -51,6 +51,24 @@ const td_part *td_part_of(const td_dataset *dataset);
 td_sampler *td_sequential_sampler(void);
 td_sampler *td_random_sampler(td_generator *g);
 
+/* How many samples a rank gets of an epoch of `length`, and which: index gets them. all: the order
+ * of the epoch, or NULL for one after the other; the first `begin` of it are not dealt any more. */
+int64_t td_deal_count(const td_deal *deal, int64_t length);
+void td_deal_samples(const td_deal *deal, const int64_t *all, int64_t length, int64_t begin,
+                     int64_t *index);
+
+/* The library's samplers: an epoch's order is known by its kind and seed, and how ranks share it.
+ * td_known_sampler_of: NULL for one of the program's own. */
+typedef struct td_known_sampler {
+    td_sampler base; /* its free is td_known_sampler_free */
+    td_deal deal;
+    td_epoch_order drawn;    /* the last order; at first only its kind */
+    td_generator *generator; /* of the random sampler; NULL: the default one */
+    uint64_t seed;           /* of the distributed one */
+} td_known_sampler;
+void td_known_sampler_free(td_sampler *sampler);
+td_known_sampler *td_known_sampler_of(td_sampler *sampler);
+
 /* [n, sample...] */
 td_shape td_batch_shape(const td_dataset *dataset, int64_t n);
 /* The shape and dtype of the y of a batch of n. */

@@ -31,9 +31,8 @@ const td_dataset *td_loader_dataset(const td_loader *loader);
 /* The number of samples in the batches of an epoch. */
 int64_t td_loader_samples(const td_loader *loader);
 
-/* The epoch, counted from 0, that the next td_loader_next belongs to. The loader counts by itself
- * and tells its sampler. */
-uint64_t td_loader_epoch(const td_loader *loader);
+/* The batch of that epoch, counted from 0, that the next td_loader_next gives. */
+int64_t td_loader_position(const td_loader *loader);
 
 /* Seconds that td_loader_next has waited for workers since the loader was opened. */
 double td_loader_wait_seconds(const td_loader *loader);

@@ -1,6 +1,6 @@
 /* The loader's side towards the caller: epochs, order, positions. */
 #include "data/inspect.h"
-#include "data/maker.h"
+#include "data/loader_internal.h"
 #include "tensor/extend.h"
 
 #include <stdio.h>
@@ -8,23 +8,6 @@
 #include <string.h>
 
 enum { MOST_WORKERS = 256, MOST_PREFETCH = 256 };
-
-struct td_loader {
-    td_batch_plan plan;
-    td_sampler *sampler;
-    td_generator *generator; /* NULL: the default one of the thread that asks */
-    int64_t drawn;           /* samples of an epoch, by the sampler's count */
-    int64_t *order;          /* of the running epoch */
-    td_batch_maker *maker;
-    bool deferred; /* td_loader_make makes the batches */
-
-    uint64_t epoch;
-    bool running;     /* the epoch's order has been drawn */
-    int64_t position; /* the next batch */
-    td_status status;
-    bool unread; /* nobody has asked td_loader_status since it failed */
-    char message[1024];
-};
 
 /* ---- opening ---- */
 
@@ -51,10 +34,11 @@ static td_status check_options(const td_dataset *dataset, const td_loader_option
 
 static td_status plan_epoch(td_loader *loader, const td_loader_options *o)
 {
-    loader->drawn = loader->sampler->count(loader->sampler, o->dataset->length);
-    if (loader->drawn < 0) {
-        return td_fail_context((td_status)loader->drawn, "loader");
+    loader->given = loader->sampler->count(loader->sampler, o->dataset->length);
+    if (loader->given < 0) {
+        return td_fail_context((td_status)loader->given, "loader");
     }
+    loader->drawn = loader->deals ? td_deal_count(&loader->deal, loader->given) : loader->given;
     int64_t size = o->batch_size > 0 ? o->batch_size : 1;
     if (o->drop_last && loader->drawn > 0 && loader->drawn < size) {
         return td_fail(TD_E_ARG,
@@ -65,26 +49,31 @@ static td_status plan_epoch(td_loader *loader, const td_loader_options *o)
     if (size > loader->drawn && loader->drawn > 0) {
         size = loader->drawn;
     }
-    int64_t samples = o->drop_last ? loader->drawn / size * size : loader->drawn;
+    loader->drop_last = o->drop_last;
     loader->plan = (td_batch_plan){
         .dataset = o->dataset,
         .batch_size = size,
-        .samples = samples,
-        .batches = (samples + size - 1) / size,
         .workers = o->workers,
         .prefetch = o->prefetch > 0 ? o->prefetch : 2,
         .device = o->device,
         .streamed = o->streamed,
     };
+    td_loader_fit(loader, loader->drawn);
     return TD_OK;
+}
+
+int64_t td_loader_room(const td_loader *loader)
+{
+    int64_t length = loader->plan.dataset->length;
+    int64_t most = loader->drawn > loader->given ? loader->drawn : loader->given;
+    return most > length ? most : length;
 }
 
 static td_status make_order(td_loader *loader)
 {
-    int64_t length = loader->plan.dataset->length;
-    int64_t room = loader->drawn > length ? loader->drawn : length;
-    loader->order = malloc((size_t)room * sizeof *loader->order);
-    return loader->order != NULL
+    int64_t room = td_loader_room(loader);
+    loader->order.index = malloc((size_t)room * sizeof *loader->order.index);
+    return loader->order.index != NULL
                ? TD_OK
                : td_fail(TD_E_NOMEM, "loader: no memory for the order of %lld samples",
                          (long long)room);
@@ -109,8 +98,12 @@ td_loader *td_loader_open_at(td_loader_options o, td_site at)
         td_fail(TD_E_NOMEM, "loader: no memory");
         return NULL;
     }
+    loader->part = td_loader_in_checkpoints;
     loader->plan.dataset = dataset;
     loader->sampler = sampler;
+    loader->known = td_known_sampler_of(sampler);
+    loader->deal = loader->known != NULL ? loader->known->deal : o.deal;
+    loader->deals = loader->known == NULL && o.deal.world_size > 0;
     loader->generator = o.generator;
     td_dataset_count_loader(dataset, 1);
     if (check_options(dataset, &o) != TD_OK || plan_epoch(loader, &o) != TD_OK ||
@@ -137,15 +130,15 @@ void td_loader_close(td_loader *loader)
         loader->maker->type->free(loader->maker);
     }
     td_sampler_free(loader->sampler);
-    free(loader->order);
+    free(loader->order.index);
     free(loader);
 }
 
 /* ---- batches ---- */
 
-/* Pauses the workers, if there are any. */
-static void rest(td_loader *loader)
+void td_loader_rest(td_loader *loader)
 {
+    loader->running = false;
     if (loader->maker->type->rest != NULL) {
         loader->maker->type->rest(loader->maker);
     }
@@ -161,41 +154,102 @@ static void make(td_loader *loader)
 
 static bool fail(td_loader *loader, td_status status)
 {
-    rest(loader);
+    td_loader_rest(loader);
     loader->status = status;
     loader->unread = true;
     strncpy(loader->message, td_last_error(), sizeof loader->message - 1);
     return false;
 }
 
-/* Draws the order of the epoch on the caller's thread. PyTorch's loader takes a base seed for its
- * workers at every epoch's start, whether it shuffles or not; nothing here needs one, but drawing
- * it keeps what follows equal to PyTorch's. */
-static bool begin_epoch(td_loader *loader)
+td_generator *td_loader_generator(const td_loader *loader)
 {
-    td_random_i63(loader->generator != NULL ? loader->generator : td_default_generator());
+    return loader->generator != NULL ? loader->generator : td_default_generator();
+}
+
+void td_loader_fit(td_loader *loader, int64_t samples)
+{
+    int64_t size = loader->plan.batch_size;
+    td_batch_plan_fit(&loader->plan, loader->drop_last ? samples / size * size : samples);
+}
+
+td_status td_loader_ask(td_loader *loader, uint64_t epoch, int64_t *index)
+{
     int64_t length = loader->plan.dataset->length;
-    int64_t drawn = loader->sampler->order(loader->sampler, loader->epoch, length, loader->order);
+    int64_t drawn = loader->sampler->order(loader->sampler, epoch, length, index);
+    loader->asked = epoch + 1;
     if (drawn < 0) {
-        return fail(loader, td_fail_context((td_status)drawn, "loader: the order of epoch %llu",
-                                            (unsigned long long)loader->epoch));
+        return td_fail_context((td_status)drawn, "loader: the order of epoch %llu",
+                               (unsigned long long)epoch);
     }
-    if (drawn != loader->drawn) {
-        return fail(loader, td_fail(TD_E_ARG,
-                                    "loader: the sampler gave %lld samples for epoch %llu, but had "
-                                    "said %lld: order and count must agree",
-                                    (long long)drawn, (unsigned long long)loader->epoch,
-                                    (long long)loader->drawn));
+    if (drawn != loader->given) {
+        return td_fail(TD_E_ARG,
+                       "loader: the sampler gave %lld samples for epoch %llu, but had said %lld: "
+                       "order and count must agree",
+                       (long long)drawn, (unsigned long long)epoch, (long long)loader->given);
     }
     for (int64_t i = 0; i < drawn; i++) {
-        if (loader->order[i] < 0 || loader->order[i] >= length) {
-            return fail(loader, td_fail(TD_E_ARG,
-                                        "loader: the sampler gave sample %lld of a dataset of %lld",
-                                        (long long)loader->order[i], (long long)length));
+        if (index[i] < 0 || index[i] >= length) {
+            return td_fail(TD_E_ARG, "loader: the sampler gave sample %lld of a dataset of %lld",
+                           (long long)index[i], (long long)length);
         }
     }
+    return TD_OK;
+}
+
+/* Whether the generator knows the running epoch's order: it does in a run that was resumed. */
+static bool knows_order(const td_loader *loader, const td_generator *g)
+{
+    return loader->position > 0 && loader->known != NULL && loader->deal.world_size == 0 &&
+           loader->known->drawn.kind == TD_ORDER_SHUFFLED && g->order.kind == TD_ORDER_SHUFFLED &&
+           g->order.epoch == loader->epoch && g->order.length == loader->plan.dataset->length;
+}
+
+/* PyTorch's loader takes a base seed for its workers at every epoch's start, whether it shuffles or
+ * not; nothing here needs one, but drawing it keeps what follows equal to PyTorch's. */
+td_status td_loader_draw(td_loader *loader, int64_t begin, int64_t *index)
+{
+    td_random_i63(td_loader_generator(loader));
+    if (!loader->deals && begin == 0) {
+        return td_loader_ask(loader, loader->epoch, index);
+    }
+    int64_t *all = malloc((size_t)(loader->given + 1) * sizeof *all);
+    td_status status = all != NULL ? td_loader_ask(loader, loader->epoch, all)
+                                   : td_fail(TD_E_NOMEM, "loader: no memory for an epoch's order");
+    if (status == TD_OK) {
+        td_deal_samples(&loader->deal, all, loader->given, begin, index);
+    }
+    free(all);
+    return status;
+}
+
+/* Draws the order of the epoch on the caller's thread. */
+static td_status draw_order(td_loader *loader)
+{
+    td_generator *g = td_loader_generator(loader);
+    td_loader_order *o = &loader->order;
+    *o = (td_loader_order){ .index = o->index, .kind.kind = TD_ORDER_OWN, .before = *g };
+    if (knows_order(loader, g)) {
+        td_generator fresh;
+        td_generator_seed(&fresh, g->order.seed);
+        td_random_permutation(&fresh, o->index, loader->drawn);
+        loader->known->drawn = g->order;
+    } else {
+        TD_TRY(td_loader_draw(loader, 0, o->index));
+    }
+    o->kind = loader->known != NULL ? loader->known->drawn : o->kind;
+    o->there = true;
+    return TD_OK;
+}
+
+static bool begin_epoch(td_loader *loader)
+{
+    td_status status = loader->order.there ? TD_OK : draw_order(loader);
+    if (status != TD_OK) {
+        return fail(loader, status);
+    }
     loader->running = true;
-    loader->maker->type->start(loader->maker, loader->order, loader->epoch, loader->position);
+    loader->maker->type->start(loader->maker, loader->order.index, loader->plan.samples,
+                               loader->epoch, loader->position);
     return true;
 }
 
@@ -207,6 +261,12 @@ static void require_read(const td_loader *loader, const char *what)
                "%s: the epoch before ended early, and td_loader_status was not called (call it "
                "after each epoch): %s",
                what, loader->message);
+}
+
+static void forget_order(td_loader *loader)
+{
+    loader->order.there = false;
+    td_loader_fit(loader, loader->drawn);
 }
 
 bool td_loader_next(td_loader *loader, td_batch *batch)
@@ -224,6 +284,7 @@ bool td_loader_next(td_loader *loader, td_batch *batch)
     }
     if (loader->position == loader->plan.batches) {
         loader->running = false;
+        forget_order(loader);
         loader->position = 0;
         loader->epoch++;
         return false;
@@ -243,7 +304,7 @@ bool td_loader_next(td_loader *loader, td_batch *batch)
         .y = y,
         .size = td_batch_samples(&loader->plan, loader->position),
         .index = loader->position,
-        .samples = loader->order + loader->position * loader->plan.batch_size,
+        .samples = loader->order.index + loader->position * loader->plan.batch_size,
     };
     loader->position++;
     return true;
@@ -314,12 +375,20 @@ uint64_t td_loader_epoch(const td_loader *loader)
     return loader->epoch;
 }
 
+int64_t td_loader_position(const td_loader *loader)
+{
+    return loader->position;
+}
+
 void td_loader_seek(td_loader *loader, uint64_t epoch, int64_t batch)
 {
     require_read(loader, "td_loader_seek");
     TD_REQUIRE(batch >= 0, TD_HERE, "td_loader_seek: batch %lld", (long long)batch);
-    rest(loader);
-    loader->running = false;
+    td_loader_rest(loader);
+    bool keeps = epoch == loader->epoch && batch > 0 && batch >= loader->order.first;
+    if (!keeps) {
+        forget_order(loader);
+    }
     loader->position = batch < loader->plan.batches ? batch : loader->plan.batches;
     loader->epoch = epoch;
     loader->status = TD_OK;

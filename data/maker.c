@@ -8,22 +8,18 @@ int64_t td_batch_samples(const td_batch_plan *plan, int64_t batch)
     return left < plan->batch_size ? left : plan->batch_size;
 }
 
-/* A view of full's memory of another shape: strides may depend on the number of samples. */
-static td_tensor *tail_of(const td_tensor *full, td_shape shape, td_layout layout)
+void td_batch_plan_fit(td_batch_plan *plan, int64_t samples)
 {
-    int64_t stride[TD_MAX_DIMS];
-    td_layout_strides(td_device_of(full), layout, shape, stride);
-    td_tensor *tail = td_slice_of_storage(full, full->offset, shape, stride);
-    if (tail != NULL) {
-        tail->name = full->name;
-    }
-    return tail;
+    plan->samples = samples;
+    plan->batches = (samples + plan->batch_size - 1) / plan->batch_size;
 }
 
 static bool make_tensors(td_batch_memory *m, const td_batch_plan *plan, td_device device)
 {
     const td_dataset *d = plan->dataset;
-    int64_t n = plan->batch_size, tail = td_batch_samples(plan, plan->batches - 1);
+    int64_t n = plan->batch_size;
+    m->layout = d->layout;
+    m->device = device;
     m->x = td_new_layout(td_batch_shape(d, n), d->dtype, d->layout, device);
     m->y = m->x != NULL ? td_new(td_batch_y_shape(d, n), td_batch_y_dtype(d), device) : NULL;
     if (m->y == NULL) {
@@ -31,11 +27,6 @@ static bool make_tensors(td_batch_memory *m, const td_batch_plan *plan, td_devic
     }
     m->x->name = "the loader's x";
     m->y->name = "the loader's y";
-    if (tail < n) {
-        m->tail_x = tail_of(m->x, td_batch_shape(d, tail), d->layout);
-        m->tail_y = tail_of(m->y, td_batch_y_shape(d, tail), TD_ROW_MAJOR);
-        return m->tail_x != NULL && m->tail_y != NULL;
-    }
     return true;
 }
 
@@ -57,9 +48,27 @@ void td_batch_memory_free(td_batch_memory *memory)
     td_free(memory->y);
 }
 
-void td_batch_memory_of(const td_batch_memory *memory, int64_t n, td_tensor **x, td_tensor **y)
+/* Replaces *tail by a view of full's memory with n samples: strides may depend on their number. */
+static void see_tail(const td_batch_memory *m, const td_tensor *full, td_layout layout, int64_t n,
+                     td_tensor **tail)
 {
-    bool full = n == memory->y->shape[0];
-    *x = full ? memory->x : memory->tail_x;
-    *y = full ? memory->y : memory->tail_y;
+    int64_t stride[TD_MAX_DIMS];
+    td_shape shape = td_shape_of(full);
+    shape.dim[0] = n;
+    td_layout_strides(m->device, layout, shape, stride);
+    td_free(*tail);
+    *tail = td_slice_of_storage(full, full->offset, shape, stride);
+    TD_REQUIRE(*tail != NULL, TD_NOWHERE, "loader: %s", td_last_error());
+    (*tail)->name = full->name;
+}
+
+void td_batch_memory_of(td_batch_memory *m, int64_t n, td_tensor **x, td_tensor **y)
+{
+    bool full = n == m->y->shape[0];
+    if (!full && (m->tail_y == NULL || m->tail_y->shape[0] != n)) {
+        see_tail(m, m->x, m->layout, n, &m->tail_x);
+        see_tail(m, m->y, TD_ROW_MAJOR, n, &m->tail_y);
+    }
+    *x = full ? m->x : m->tail_x;
+    *y = full ? m->y : m->tail_y;
 }

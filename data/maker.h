@@ -16,13 +16,17 @@ typedef struct td_batch_plan {
     bool streamed; /* images are not kept on the device */
 } td_batch_plan;
 
+/* Sets the number of an epoch's samples: the rest of an epoch that was begun elsewhere has fewer.
+ */
+void td_batch_plan_fit(td_batch_plan *plan, int64_t samples);
 /* The number of samples in a batch. */
 int64_t td_batch_samples(const td_batch_plan *plan, int64_t batch);
 
 typedef struct td_batch_maker td_batch_maker;
 typedef struct td_batch_maker_type {
-    /* An epoch begins, or goes on elsewhere, with batch `first`. */
-    void (*start)(td_batch_maker *m, const int64_t *order, uint64_t epoch, int64_t first);
+    /* An epoch of so many samples begins, or goes on elsewhere, with batch `first`. */
+    void (*start)(td_batch_maker *m, const int64_t *order, int64_t samples, uint64_t epoch,
+                  int64_t first);
     /* Puts workers to rest and drops what they have assembled. NULL: there are none. */
     void (*rest)(td_batch_maker *m);
     /* Waits for a batch. The tensors are valid until the next take, rest or start. */
@@ -44,15 +48,18 @@ struct td_batch_maker {
 /* The maker for a plan's device. NULL with td_last_error(). */
 td_batch_maker *td_batch_maker_new(const td_batch_plan *plan);
 
-/* Memory of a batch: seen as a full batch, and as a last one that is not full (NULL: all are). */
+/* Memory of a batch: seen as a full batch, and as the last one that was not full (NULL: none yet).
+ */
 typedef struct td_batch_memory {
     td_tensor *x, *y, *tail_x, *tail_y;
+    td_layout layout; /* of x, in the order of memory of */
+    td_device device;
 } td_batch_memory;
 /* false with td_last_error(); td_batch_memory_free is needed then, too. */
 bool td_batch_memory_make(td_batch_memory *memory, const td_batch_plan *plan, td_device device);
 void td_batch_memory_free(td_batch_memory *memory);
 /* The tensors of a batch of n samples. */
-void td_batch_memory_of(const td_batch_memory *memory, int64_t n, td_tensor **x, td_tensor **y);
+void td_batch_memory_of(td_batch_memory *memory, int64_t n, td_tensor **x, td_tensor **y);
 
 /* ---- the ring: batch b lies in slot b % count; the consumer takes the batches in order ---- */
 

@@ -114,10 +114,12 @@ static td_status start_threads(ring *r)
 
 /* ---- the consumer ---- */
 
-static void start(td_batch_maker *m, const int64_t *order, uint64_t epoch, int64_t first)
+static void start(td_batch_maker *m, const int64_t *order, int64_t samples, uint64_t epoch,
+                  int64_t first)
 {
     ring *r = (ring *)m;
     pthread_mutex_lock(&r->lock);
+    td_batch_plan_fit(&m->plan, samples);
     m->order = order;
     m->epoch = epoch;
     for (int i = 0; i < r->count; i++) {

@@ -4,11 +4,6 @@
 
 #include <stdlib.h>
 
-typedef struct plain_sampler {
-    td_sampler base;
-    td_generator *generator; /* NULL: the default one of the thread that asks for an epoch */
-} plain_sampler;
-
 static int64_t sequential_order(td_sampler *sampler, uint64_t epoch, int64_t length, int64_t *index)
 {
     (void)sampler;
@@ -21,11 +16,12 @@ static int64_t sequential_order(td_sampler *sampler, uint64_t epoch, int64_t len
 
 static int64_t random_order(td_sampler *sampler, uint64_t epoch, int64_t length, int64_t *index)
 {
-    (void)epoch;
-    td_generator *source = ((plain_sampler *)sampler)->generator;
-    td_generator fresh;
-    td_generator_seed(&fresh,
-                      (uint64_t)td_random_i63(source != NULL ? source : td_default_generator()));
+    td_known_sampler *s = (td_known_sampler *)sampler;
+    td_generator *g = s->generator != NULL ? s->generator : td_default_generator(), fresh;
+    uint64_t seed = (uint64_t)td_random_i63(g);
+    g->order = (td_epoch_order){ TD_ORDER_SHUFFLED, seed, epoch, length };
+    s->drawn = g->order;
+    td_generator_seed(&fresh, seed);
     td_random_permutation(&fresh, index, length);
     return length;
 }
@@ -36,32 +32,62 @@ static int64_t count_all(const td_sampler *sampler, int64_t length)
     return length;
 }
 
-static void free_sampler(td_sampler *sampler)
+void td_known_sampler_free(td_sampler *sampler)
 {
     free(sampler);
 }
 
-static td_sampler *sampler_new(td_sampler base, td_generator *g)
+td_known_sampler *td_known_sampler_of(td_sampler *sampler)
 {
-    plain_sampler *sampler = malloc(sizeof *sampler);
+    return sampler->free == td_known_sampler_free ? (td_known_sampler *)sampler : NULL;
+}
+
+static td_sampler *sampler_new(td_known_sampler known)
+{
+    td_known_sampler *sampler = malloc(sizeof *sampler);
     if (sampler == NULL) {
         td_fail(TD_E_NOMEM, "no memory for a sampler");
         return NULL;
     }
-    *sampler = (plain_sampler){ .base = base, .generator = g };
+    *sampler = known;
     sampler->base.count = count_all;
-    sampler->base.free = free_sampler;
+    sampler->base.free = td_known_sampler_free;
     return &sampler->base;
 }
 
 td_sampler *td_sequential_sampler(void)
 {
-    return sampler_new((td_sampler){ .order = sequential_order }, NULL);
+    return sampler_new(
+        (td_known_sampler){ .base.order = sequential_order, .drawn.kind = TD_ORDER_PLAIN });
 }
 
 td_sampler *td_random_sampler(td_generator *g)
 {
-    return sampler_new((td_sampler){ .order = random_order }, g);
+    return sampler_new((td_known_sampler){
+        .base.order = random_order, .drawn.kind = TD_ORDER_SHUFFLED, .generator = g });
+}
+
+/* ---- what ranks share ---- */
+
+int64_t td_deal_count(const td_deal *deal, int64_t length)
+{
+    int64_t world = deal->world_size > 0 ? deal->world_size : 1;
+    int64_t total = deal->no_padding  ? length
+                    : deal->drop_last ? length / world * world
+                                      : (length + world - 1) / world * world;
+    return total > deal->rank ? (total - deal->rank + world - 1) / world : 0;
+}
+
+/* After its end the order begins again, as often as needed. */
+void td_deal_samples(const td_deal *deal, const int64_t *all, int64_t length, int64_t begin,
+                     int64_t *index)
+{
+    int64_t world = deal->world_size > 0 ? deal->world_size : 1;
+    int64_t count = td_deal_count(deal, length - begin);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t place = (begin + deal->rank + i * world) % length;
+        index[i] = all != NULL ? all[place] : place;
+    }
 }
 
 void td_sampler_free(td_sampler *sampler)

@@ -1,66 +1,41 @@
 /* DistributedSampler: which samples of an epoch are this rank's. The same numbers as PyTorch's. */
+#include "data/dataset.h"
 #include "dist/dist.h"
 #include "tensor/extend.h"
 
 #include <stdlib.h>
 
-typedef struct distributed_sampler {
-    td_sampler base;
-    td_distributed_options options; /* world_size is at least 1 */
-} distributed_sampler;
-
-/* The number of samples of all ranks: world_size times each rank's number; without padding, the
- * dataset's length. */
-static int64_t total_of(const td_distributed_options *o, int64_t length)
-{
-    int64_t world = o->world_size;
-    if (o->no_padding) {
-        return length;
-    }
-    return o->drop_last ? length / world * world : (length + world - 1) / world * world;
-}
-
 static int64_t distributed_count(const td_sampler *sampler, int64_t length)
 {
-    const td_distributed_options *o = &((const distributed_sampler *)sampler)->options;
-    int64_t total = total_of(o, length), world = o->world_size;
-    if (o->drop_last && total == 0) {
+    const td_deal *deal = &((const td_known_sampler *)sampler)->deal;
+    if (deal->drop_last && length < deal->world_size && !deal->no_padding) {
         return td_fail(TD_E_ARG,
-                       "td_distributed_sampler: %lld samples give none to each of %lld ranks, and "
+                       "td_distributed_sampler: %lld samples give none to each of %d ranks, and "
                        "drop_last drops the rest: use fewer ranks, or no drop_last",
-                       (long long)length, (long long)world);
+                       (long long)length, deal->world_size);
     }
-    return total > o->rank ? (total - o->rank + world - 1) / world : 0;
+    return td_deal_count(deal, length);
 }
 
 static int64_t distributed_order(td_sampler *sampler, uint64_t epoch, int64_t length,
                                  int64_t *index)
 {
-    const td_distributed_options *o = &((const distributed_sampler *)sampler)->options;
+    td_known_sampler *s = (td_known_sampler *)sampler;
     int64_t *all = NULL;
-    if (o->shuffle) {
+    if (s->drawn.kind == TD_ORDER_SHUFFLED) {
         all = malloc((size_t)(length > 0 ? length : 1) * sizeof *all);
         if (all == NULL) {
             td_fail(TD_E_NOMEM, "no memory to shuffle %lld samples", (long long)length);
             return -1;
         }
+        s->drawn = (td_epoch_order){ TD_ORDER_SHUFFLED, s->seed + epoch, epoch, length };
         td_generator g;
-        td_generator_seed(&g, o->seed + epoch);
+        td_generator_seed(&g, s->drawn.seed);
         td_random_permutation(&g, all, length);
     }
-    int64_t count = distributed_count(sampler, length);
-    for (int64_t i = 0; i < count; i++) {
-        /* After its end the order begins again, as often as needed. */
-        int64_t place = (o->rank + i * o->world_size) % length;
-        index[i] = o->shuffle ? all[place] : place;
-    }
+    td_deal_samples(&s->deal, all, length, 0, index);
     free(all);
-    return count;
-}
-
-static void distributed_free(td_sampler *sampler)
-{
-    free(sampler);
+    return td_deal_count(&s->deal, length);
 }
 
 td_sampler *td_distributed_sampler_at(td_distributed_options o, td_site at)
@@ -73,13 +48,15 @@ td_sampler *td_distributed_sampler_at(td_distributed_options o, td_site at)
                "td_distributed_sampler: there is no rank %d in a world of %d; ranks go from 0 to "
                "world_size - 1",
                o.rank, o.world_size);
-    distributed_sampler *s = malloc(sizeof *s);
+    td_known_sampler *s = malloc(sizeof *s);
     TD_REQUIRE(s != NULL, at, "td_distributed_sampler: no memory for a sampler");
-    *s = (distributed_sampler){
+    *s = (td_known_sampler){
         .base = { .order = distributed_order,
                   .count = distributed_count,
-                  .free = distributed_free },
-        .options = o,
+                  .free = td_known_sampler_free },
+        .deal = { o.rank, o.world_size, o.drop_last, o.no_padding },
+        .drawn.kind = o.shuffle ? TD_ORDER_SHUFFLED : TD_ORDER_PLAIN,
+        .seed = o.seed,
     };
     return &s->base;
 }

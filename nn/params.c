@@ -293,6 +293,24 @@ td_status td_params_set_scaling(td_params *params, const td_tensor *numbers)
     return TD_OK;
 }
 
+void td_params_spend(td_params *params)
+{
+    params->spent = td_latest_backward();
+    params->waits = false;
+}
+
+void td_params_wait(td_params *params)
+{
+    params->waits = true;
+}
+
+td_tensor *td_params_waiting(const td_params *params, int i)
+{
+    const td_tensor *leaf = params->items[i].tensor;
+    bool since = td_is_leaf(leaf) && td_last_backward_of(leaf) > params->spent;
+    return since || params->waits ? td_grad(leaf) : NULL;
+}
+
 const td_params_peers *td_params_ranks_of(const td_params *params)
 {
     return params->peers.count > 0 ? &params->peers : NULL;

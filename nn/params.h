@@ -15,6 +15,15 @@ const int *td_params_order(const td_params *params);
 /* How often the order in memory has changed. */
 int td_params_reorders(const td_params *params);
 
+/* The gradients of the backwards so far have made a step of the optimizer, or never will: from now
+ * on they are not accumulated any more. */
+void td_params_spend(td_params *params);
+/* Parameter i's gradient if it waits for more, in the middle of an accumulation; NULL: it has none,
+ * or has made its step. */
+td_tensor *td_params_waiting(const td_params *params, int i);
+/* In the middle of an accumulation again: the gradients that there are wait for more. */
+void td_params_wait(td_params *params);
+
 /* Whether parameters are deferred (td_defer_init): then no flat memory is there until
  * td_params_spread. */
 bool td_params_deferred(const td_params *params);

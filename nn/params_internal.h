@@ -25,8 +25,10 @@ struct td_params {
     int extra_count;
     td_tensor *scaling; /* a loss scaler's numbers, a header of ours; NULL: there is none */
     td_params_peers peers;
-    bool deferred; /* there is no memory yet: td_params_spread makes it */
-    bool freed;    /* with its model */
+    uint64_t spent; /* the latest backward whose gradients have made a step, or were given up */
+    bool waits;     /* gradients came from a file, to be added to */
+    bool deferred;  /* there is no memory yet: td_params_spread makes it */
+    bool freed;     /* with its model */
 };
 
 /* Where each parameter begins, in the given order, and how long the whole becomes. */

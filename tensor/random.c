@@ -30,6 +30,7 @@ void td_generator_seed(td_generator *g, uint64_t seed)
     g->has_cached = 0;
     g->cached_normal = 0.0;
     g->seed = seed;
+    g->order = (td_epoch_order){ 0 };
 }
 
 td_generator *td_default_generator(void)

@@ -11,13 +11,28 @@
 
 TD_BEGIN_C
 
+/* How an epoch's samples were ordered, where that is known: all of them one after the other, or
+ * permuted by a generator of a seed. */
+typedef enum td_order_kind {
+    TD_ORDER_UNKNOWN,
+    TD_ORDER_PLAIN,
+    TD_ORDER_OWN,
+    TD_ORDER_SHUFFLED
+} td_order_kind;
+typedef struct td_epoch_order {
+    int64_t kind;         /* a td_order_kind; this wide, so that a generator has no gaps */
+    uint64_t seed, epoch; /* of a shuffled order */
+    int64_t length;
+} td_epoch_order;
+
 /* A plain value: copy it to save a generator's state. The fields are for the library. */
 typedef struct td_generator {
     uint32_t state[624];
     int32_t next;       /* index of the next word in state; 624: none left */
     int32_t has_cached; /* normal numbers are drawn in pairs */
     double cached_normal;
-    uint64_t seed; /* of the last td_generator_seed */
+    uint64_t seed;        /* of the last td_generator_seed */
+    td_epoch_order order; /* the last order of samples whose seed was drawn from it */
 } td_generator;
 
 /* Seeds a generator, like torch.Generator().manual_seed(seed). */

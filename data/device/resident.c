@@ -51,9 +51,11 @@ static void free_resident(td_batch_maker *m)
     free(r);
 }
 
-static void start(td_batch_maker *m, const int64_t *order, uint64_t epoch, int64_t first)
+static void start(td_batch_maker *m, const int64_t *order, int64_t samples, uint64_t epoch,
+                  int64_t first)
 {
     (void)first;
+    td_batch_plan_fit(&m->plan, samples);
     m->order = order;
     m->epoch = epoch;
 }

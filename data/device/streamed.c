@@ -29,19 +29,14 @@ static void must(td_status status)
     TD_REQUIRE(status == TD_OK, TD_NOWHERE, "sending a batch: %s", td_last_error());
 }
 
-/* Memory on the device for a tensor that lies as `full` does; and as `tail`, unless that is NULL.
- */
-static bool make_like(td_device device, const td_tensor *full, const td_tensor *tail,
-                      td_tensor **full_there, td_tensor **tail_there)
+/* Memory on the device for a tensor that lies as `full` does; NULL with td_last_error(). */
+static td_tensor *new_like(td_device device, const td_tensor *full)
 {
     td_tensor *memory = td_new(TD_SHAPE(td_numel(full)), full->dtype, device);
-    if (memory != NULL) {
-        *full_there = td_slice_of_storage(memory, 0, td_shape_of(full), full->stride);
-        *tail_there =
-            tail != NULL ? td_slice_of_storage(memory, 0, td_shape_of(tail), tail->stride) : NULL;
-    }
-    td_free(memory); /* the views hold it */
-    return *full_there != NULL && (tail == NULL || *tail_there != NULL);
+    td_tensor *there =
+        memory != NULL ? td_slice_of_storage(memory, 0, td_shape_of(full), full->stride) : NULL;
+    td_free(memory); /* the view holds it */
+    return there;
 }
 
 static td_status make_place(const streamed *s, place *p)
@@ -49,9 +44,11 @@ static td_status make_place(const streamed *s, place *p)
     td_device device = s->base.plan.device;
     const td_batch_memory *like = td_ring_memory(s->ring);
     p->holds = -1;
-    td_batch_memory *m = &p->memory;
-    if (!make_like(device, like->x, like->tail_x, &m->x, &m->tail_x) ||
-        !make_like(device, like->y, like->tail_y, &m->y, &m->tail_y)) {
+    p->memory = (td_batch_memory){ .x = new_like(device, like->x),
+                                   .y = new_like(device, like->y),
+                                   .layout = like->layout,
+                                   .device = like->device };
+    if (p->memory.x == NULL || p->memory.y == NULL) {
         return TD_E_NOMEM;
     }
     TD_TRY(s->streams->event_new(device, &p->arrived));
@@ -141,13 +138,14 @@ static td_status take(td_batch_maker *m, int64_t batch, td_tensor **x, td_tensor
     return TD_OK;
 }
 
-static void start(td_batch_maker *m, const int64_t *order, uint64_t epoch, int64_t first)
+static void start(td_batch_maker *m, const int64_t *order, int64_t samples, uint64_t epoch,
+                  int64_t first)
 {
     streamed *s = (streamed *)m;
     for (int i = 0; i < PLACES; i++) {
         s->places[i].holds = -1;
     }
-    s->ring->type->start(s->ring, order, epoch, first);
+    s->ring->type->start(s->ring, order, samples, epoch, first);
 }
 
 static void rest(td_batch_maker *m)

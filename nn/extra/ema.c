@@ -1,6 +1,7 @@
 /* An exponential moving average of a model's weights. */
-#include "nn/extra/ema_internal.h"
+#include "nn/extra/average.h"
 #include "nn/extra/inspect.h"
+#include "nn/io/records.h"
 #include "nn/module.h"
 #include "nn/params.h"
 #include "tensor/hooks.h"
@@ -11,9 +12,29 @@
 
 #include <stdlib.h>
 
+struct td_ema {
+    td_checkpoint_part part; /* first: checkpoints see it alone */
+    int64_t in_file;         /* the updates that are saved or loaded */
+    td_ema_options options;
+    td_average of;     /* the averages */
+    td_tensor *counts; /* its first number: updates so far */
+    int64_t skipped;   /* td_params_skipped when that number was right */
+    bool counted;      /* a captured update since then */
+    bool begun;        /* an update was made, of whatever kind */
+    td_tensor *spare;  /* for swapping */
+    bool swapped;
+};
+
 enum { SWAP_ELEMENTS = 1 << 16 }; /* that change places at a time: they stay in the cache */
 
 /* ---- beginning and end ---- */
+
+/* Of updates. The count is with the parameters' state, of which a rank that leaves early gets the
+ * latest. */
+static int64_t *count_of(const td_ema *ema)
+{
+    return td_data_rw(ema->counts);
+}
 
 static bool make_averages(td_ema *e)
 {
@@ -24,6 +45,39 @@ static bool make_averages(td_ema *e)
     e->counts = td_params_new_numbers(e->of.params, td_params_count(e->of.params), TD_I64);
     e->spare = td_zeros(TD_SHAPE(SWAP_ELEMENTS), flat->dtype, td_device_of(flat));
     return e->counts != NULL && e->spare != NULL;
+}
+
+static const char *unready(const td_checkpoint_part *part)
+{
+    return ((const td_ema *)part)->swapped ? "the model holds the averages at the moment; "
+                                             "td_ema_swap them back first, or leave "
+                                             "out .ema to save what is to be used"
+                                           : NULL;
+}
+
+static void list_averages(td_checkpoint_part *part, td_part_list *list)
+{
+    td_ema *e = (td_ema *)part;
+    td_text_kind updates = td_text_count;
+    updates.missing = "averages of the weights (" TD_KEY_EMA "*)";
+    e->in_file = td_ema_updates(e);
+    if (!list->text(list, TD_KEY_EMA_UPDATES, &updates, &e->in_file)) {
+        return;
+    }
+    for (int i = 0; i < td_params_count(e->of.params); i++) {
+        td_records_flat(list, TD_KEY_EMA, e->of.params, i, e->of.flat);
+    }
+    for (int i = 0; i < e->of.buffer_count; i++) {
+        list->tensor(list, TD_KEY_EMA, e->of.buffers[i].name, e->of.buffers[i].copy);
+    }
+}
+
+static td_status take_averages(td_checkpoint_part *part)
+{
+    td_ema *e = (td_ema *)part;
+    *count_of(e) = e->in_file;
+    e->skipped = td_params_skipped(e->of.params);
+    return TD_OK;
 }
 
 td_ema *td_ema_new_at(td_ema_options options, td_site at)
@@ -40,6 +94,7 @@ td_ema *td_ema_new_at(td_ema_options options, td_site at)
         td_fail(TD_E_NOMEM, "no memory for an average of the weights");
         return NULL;
     }
+    e->part = (td_checkpoint_part){ unready, list_averages, take_averages };
     e->options = options;
     e->options.decay = td_or_usual(options.decay, 0.9999);
     if (!make_averages(e)) {
@@ -67,24 +122,19 @@ void td_ema_free(td_ema *ema)
 
 /* ---- updates ---- */
 
-/* The count is with the parameters' state, of which a rank that leaves early gets the latest. */
-int64_t *td_ema_count(const td_ema *ema)
-{
-    return td_data_rw(ema->counts);
-}
-
-void td_ema_settle(td_ema *ema)
+/* Makes the count right after captured steps (td_optim_settle). */
+static void settle(td_ema *ema)
 {
     int64_t skipped = td_params_skipped(ema->of.params);
-    *td_ema_count(ema) -= ema->counted ? skipped - ema->skipped : 0;
+    *count_of(ema) -= ema->counted ? skipped - ema->skipped : 0;
     ema->skipped = skipped;
     ema->counted = false;
 }
 
 int64_t td_ema_updates(td_ema *ema)
 {
-    td_ema_settle(ema);
-    return *td_ema_count(ema);
+    settle(ema);
+    return *count_of(ema);
 }
 
 static double decay_after(const td_ema *ema, int64_t updates)
@@ -103,7 +153,7 @@ static void fill_slices(void *user, void *numbers)
 {
     td_ema *e = user;
     td_optim_slice *slices = numbers;
-    int64_t updates = *td_ema_count(e);
+    int64_t updates = *count_of(e);
     double decay = decay_after(e, updates);
     int count = td_average_fill(&e->of, slices, decay);
     bool captured = slices != e->of.slices;
@@ -113,7 +163,7 @@ static void fill_slices(void *user, void *numbers)
     }
     e->counted = e->counted || captured;
     e->begun = true;
-    ++*td_ema_count(e);
+    ++*count_of(e);
 }
 
 static void require_in_place(const td_ema *ema, const char *what)
@@ -126,7 +176,7 @@ void td_ema_update(td_ema *ema)
 {
     require_in_place(ema, "td_ema_update");
     if (td_recorder_now() == NULL) {
-        td_ema_settle(ema);
+        settle(ema);
     } else if (!ema->begun) { /* in a warm-up, where the device may be asked */
         ema->skipped = td_params_skipped_before(ema->of.params);
     }

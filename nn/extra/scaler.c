@@ -7,12 +7,17 @@
 #include "nn/module.h"
 #include "tensor/hooks.h"
 #include "tensor/kernels.h"
+#include "tensor/number.h"
+#include "tensor/part.h"
 #include "tensor/storage.h"
 #include "tensor/extend.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 
 struct td_scaler {
+    td_checkpoint_part part; /* first: checkpoints see it alone */
+    td_scaler_state in_file; /* what is saved or loaded */
     td_scaler_options options;
     td_scaler_state first; /* what the numbers begin with */
     const td_params *of;   /* of whose captured steps the device decides; NULL: of none yet */
@@ -31,6 +36,46 @@ static double or_default(double value, double otherwise)
     return value > 0 ? value : otherwise;
 }
 
+/* ---- in checkpoints: "scale good skipped" ---- */
+
+static char *put_state(const void *of)
+{
+    const td_scaler_state *s = of;
+    return td_format("%.17g %" PRId64 " %" PRId64, s->scale, s->good, s->skipped);
+}
+
+static bool read_state(const char *text, void *to)
+{
+    td_scaler_state *s = to;
+    char *counts;
+    int used = 0;
+    s->scale = td_strtod(text, &counts);
+    return sscanf(counts, " %" SCNd64 " %" SCNd64 "%n", &s->good, &s->skipped, &used) == 2 &&
+           counts[used] == '\0' && counts != text && s->scale > 0 && s->scale < INFINITY &&
+           s->good >= 0 && s->good <= TD_MOST_COUNT && s->skipped >= 0 &&
+           s->skipped <= TD_MOST_COUNT;
+}
+
+/* A file without a scaler is of a run in another precision. */
+static const td_text_kind text_state = { put_state, read_state,
+                                         "which is no loss scale with two counts", true, NULL };
+
+static void list_state(td_checkpoint_part *part, td_part_list *list)
+{
+    td_scaler *s = (td_scaler *)part;
+    s->in_file = td_scaler_now(s);
+    (void)list->text(list, "scaler", &text_state, &s->in_file);
+}
+
+static td_status take_state(td_checkpoint_part *part)
+{
+    td_scaler *s = (td_scaler *)part;
+    td_scaler_set(s, &s->in_file);
+    return TD_OK;
+}
+
+/* ---- beginning and end ---- */
+
 td_scaler *td_scaler_new_at(td_scaler_options options, td_site at)
 {
     const td_scaler_options *o = &options;
@@ -45,6 +90,7 @@ td_scaler *td_scaler_new_at(td_scaler_options options, td_site at)
         td_fail(TD_E_NOMEM, "no memory for a loss scaler");
         return NULL;
     }
+    s->part = (td_checkpoint_part){ .list = list_state, .loaded = take_state };
     s->options = (td_scaler_options){
         .scale = or_default(o->scale, 65536),
         .growth = or_default(o->growth, 2),
@@ -206,7 +252,11 @@ bool td_scaler_unscale(td_scaler *scaler, td_params *params)
                    "td_scaler_unscale: %s", td_last_error());
         return true;
     }
-    return outcome_of(scaler) == TD_SCALE_TAKEN;
+    bool taken = outcome_of(scaler) == TD_SCALE_TAKEN;
+    if (!taken) {
+        td_params_spend(params);
+    }
+    return taken;
 }
 
 td_tensor *td_scaler_outcome(const td_scaler *scaler)

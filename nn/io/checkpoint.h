@@ -4,15 +4,16 @@
  *     td_load("net.safetensors", net);                         into a model that exists
  *     td_module *net = td_load_model("net.safetensors");       makes the model, too
  *
- *     td_checkpoint_save("run.safetensors", net, .optim = optim, .with_random = true);
- *     td_checkpoint_load("run.safetensors", net, .optim = optim, .with_random = true);
+ *     td_checkpoint_save("run.safetensors", net, .optim = optim, .loader = loader);
+ *     td_checkpoint_load("run.safetensors", net, .optim = optim, .loader = loader);
  *                                                              a training run, to resume it
  *
  * Files. A file holds the model's parameters and buffers under their paths, which are torchvision's
  * names, in PyTorch's element order (row-major OIHW). The optimizer's state is stored as
  * "optimizer.<path>.<what>" with PyTorch's names ("exp_avg", "momentum_buffer"), averages of the
- * weights as "ema.<path>", and tensors of your own as "extra.<name>". Everything else (epoch, step,
- * random states, your metadata) is text in the header's metadata. The metadata value
+ * weights as "ema.<path>", gradients in the middle of an accumulation as "gradient.<path>", and
+ * tensors of your own as "extra.<name>". Everything else (the loader's place, steps, random states,
+ * your metadata) is text in the header's metadata. The metadata value
  * "tandem.format" is the version of the format, 1; files without the value have version 0. Loading
  * a file of an unknown version fails (TD_E_FORMAT).
  *
@@ -57,7 +58,7 @@ td_module *td_load_model_at(td_load_model_options options, td_site at);
 /* ---- a training run ---- */
 
 /* Metadata of your own. Keys that begin with "tandem.", "model.", "optimizer.", "ema.", "scaler",
- * "random.", "dropout." or "parameters." are the library's. */
+ * "loader.", "random.", "dropout." or "parameters." are the library's. */
 typedef struct td_metadata {
     const char *key, *value;
 } td_metadata;
@@ -73,17 +74,28 @@ typedef struct td_checkpoint_options {
     struct td_ema *ema;       /* nn/extra/ema.h; not while a test runs on the averages
                                  (td_ema_swap): the model must hold its own weights */
     struct td_scaler *scaler; /* nn/extra/scaler.h: scale and counts */
+    struct td_loader *loader; /* data/data.h: its place in its epoch, and the epoch's order; with
+                                 the loader also what .with_random says */
     const struct td_named_tensor *extra; /* nn/module.h: tensors of your own, persistent, on any
                                             device; their names begin with "extra." */
     int extra_count;
     bool with_random; /* also the states of the default generator and of every Dropout: a resumed
-                         run draws the same numbers as an uninterrupted run */
+                         run draws the same numbers as an uninterrupted run. In mid-epoch give
+                         .loader, too */
     td_saving **background;      /* for saving: NULL, or see td_saving_wait */
     const td_metadata *metadata; /* for saving; td_checkpoint_metadata reads them */
     int metadata_count;
 } td_checkpoint_options;
 
-/* Saves a training run. Under DDP one rank saves. With sharding (td_zero) let all ranks
+/* Saves a training run, so that a run that loads it goes on where this one was, with the same bits:
+ * between epochs, in mid-epoch, and, with .optim, in the middle of a gradient accumulation (between
+ * a td_backward and its td_optim_step), whose gradients are in the file then. Call it outside of a
+ * step or behind its end. TD_E_UNSUPPORTED: in the middle of an accumulation, and the ranks have
+ * other gradients each: with td_zero, save after td_optim_step; under plain DDP between
+ * td_ddp_no_sync_begin and _end, all ranks save with the list of td_ddp_state_to_save
+ * (dist/ddp/codec.h).
+ *
+ * Under DDP one rank saves. With sharding (td_zero) let all ranks
  * call td_checkpoint_save, except for a model alone whose values are not sharded: one rank saves
  * it. Rank 0 writes the file; the other ranks send rank 0 the parts that they alone have, one
  * tensor at a time. The same holds for extra tensors that belong to several ranks
@@ -122,10 +134,13 @@ bool td_saving_is_written(const td_saving *saving);
  * fine. */
 void td_saving_cancel(td_saving **saving);
 
-/* Loads a file into an existing model, optimizer, averages, scaler and extra tensors.
+/* Loads a file into an existing model, optimizer, averages, scaler, loader and extra tensors. With
+ * .loader the next td_loader_next gives the batch that would have come next (data/data.h says what
+ * holds on another number of ranks), and td_loader_epoch tells its epoch. Gradients that the file
+ * does not have are none afterwards.
  *
  * All names and shapes must fit, and the file must hold everything that the options ask for
- * (optim, ema, extra, with_random); a file without a scaler is fine, and leaves the scaler
+ * (optim, ema, loader, extra, with_random); a file without a scaler is fine, and leaves the scaler
  * unchanged. If something is missing or does not fit, TD_E_MISMATCH lists the differences, and
  * nothing is changed. If reading fails on the way, TD_E_IO names the tensor; what comes before this
  * tensor in the model is loaded then. Float dtypes are converted. Names with the prefixes of

@@ -1,5 +1,6 @@
 /* Loading a checkpoint: compares its list of records with the file, and then takes the values. */
-#include "nn/extra/ema_internal.h"
+#include "autograd/hooks.h"
+#include "autograd/tape.h"
 #include "nn/internal.h"
 #include "nn/io/records.h"
 #include "nn/module.h"
@@ -72,7 +73,7 @@ static void match_text(td_records *l, const td_text_record *r)
     union {
         int64_t count;
         double rate;
-        td_scaler_state scaler;
+        td_epoch_order order;
         td_dropout_place dropout;
         td_generator generator;
     } value;
@@ -101,6 +102,7 @@ static bool may_stay(const td_records *l, const char *name)
     return (asked->optim == NULL && begins_with(name, TD_KEY_OPTIMIZER)) ||
            (asked->ema == NULL && begins_with(name, TD_KEY_EMA) &&
             td_safetensors_metadata(l->file, TD_KEY_EMA_UPDATES) != NULL) ||
+           (asked->optim == NULL && begins_with(name, TD_KEY_GRADIENT)) ||
            begins_with(name, TD_KEY_EXTRA) ||
            (length >= end && strcmp(name + length - end, counter) == 0);
 }
@@ -194,6 +196,23 @@ static td_status take_tensor(td_records *l, const td_tensor_record *r)
     return TD_OK;
 }
 
+/* Gradients that are in the file wait for more; others are none. */
+static void take_gradients(const td_records *l, td_params *params)
+{
+    td_params_spend(params);
+    for (int i = 0; i < td_params_count(params); i++) {
+        td_tensor *leaf = td_params_get(params, i)->tensor;
+        char *name = td_format(TD_KEY_GRADIENT "%s", td_params_get(params, i)->name);
+        if (name != NULL && td_safetensors_find(l->file, name) != NULL) {
+            td_mark_grad(leaf);
+            td_params_wait(params);
+        } else if (td_is_leaf(leaf)) {
+            td_zero_grad_of(leaf);
+        }
+        free(name);
+    }
+}
+
 static td_status take(td_records *l)
 {
     for (int i = 0; i < l->tensor_count; i++) {
@@ -208,12 +227,11 @@ static td_status take(td_records *l)
     const td_checkpoint_options *c = l->options;
     if (c->optim != NULL) {
         c->optim->skipped = td_params_skipped(c->optim->params);
+        take_gradients(l, c->optim->params);
     }
-    if (c->ema != NULL) {
-        c->ema->skipped = td_params_skipped(c->ema->of.params);
-    }
-    if (c->scaler != NULL && td_safetensors_metadata(l->file, TD_KEY_SCALER) != NULL) {
-        td_scaler_set(c->scaler, &l->scaler);
+    for (int i = 0; i < TD_CHECKPOINT_PARTS; i++) {
+        td_checkpoint_part *part = td_records_part(c, i);
+        TD_TRY(part != NULL ? part->loaded(part) : TD_OK);
     }
     return l->order != NULL ? td_params_reorder(td_params_laid_out(c->model), l->order) : TD_OK;
 }

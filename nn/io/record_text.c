@@ -13,39 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-char *td_format(const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    char *text = NULL;
-    int length = td_vasprintf(&text, format, args);
-    va_end(args);
-    if (length < 0) {
-        td_fail(TD_E_NOMEM, "no memory for a name in a checkpoint");
-        return NULL;
-    }
-    return text;
-}
-
-static char *put_count(const void *of)
-{
-    return td_format("%" PRId64, *(const int64_t *)of);
-}
-
-bool td_read_count(const char *text, int64_t most, int64_t *count)
-{
-    char *end;
-    *count = strtoll(text, &end, 10);
-    return end != text && *end == '\0' && *count >= 0 && *count <= most;
-}
-
-static bool read_count(const char *text, void *to)
-{
-    return td_read_count(text, TD_MOST_COUNT, to);
-}
-
-const td_text_kind td_text_count = { put_count, read_count, "which is no count", false };
-
 static char *put_rate(const void *of)
 {
     return td_format("%.17g", *(const double *)of);
@@ -59,29 +26,7 @@ static bool read_rate(const char *text, void *to)
     return end != text && *end == '\0' && *rate >= 0 && *rate < INFINITY;
 }
 
-const td_text_kind td_text_rate = { put_rate, read_rate, "which is no learning rate", true };
-
-static char *put_scaler(const void *of)
-{
-    const td_scaler_state *s = of;
-    return td_format("%.17g %" PRId64 " %" PRId64, s->scale, s->good, s->skipped);
-}
-
-static bool read_scaler(const char *text, void *to)
-{
-    td_scaler_state *s = to;
-    char *counts;
-    int used = 0;
-    s->scale = td_strtod(text, &counts);
-    return sscanf(counts, " %" SCNd64 " %" SCNd64 "%n", &s->good, &s->skipped, &used) == 2 &&
-           counts[used] == '\0' && counts != text && s->scale > 0 && s->scale < INFINITY &&
-           s->good >= 0 && s->good <= TD_MOST_COUNT && s->skipped >= 0 &&
-           s->skipped <= TD_MOST_COUNT;
-}
-
-/* A file without a scaler is of a run in another precision. */
-const td_text_kind td_text_scaler = { put_scaler, read_scaler,
-                                      "which is no loss scale with two counts", true };
+const td_text_kind td_text_rate = { put_rate, read_rate, "which is no learning rate", true, NULL };
 
 static char *put_dropout(const void *of)
 {
@@ -95,45 +40,8 @@ static bool read_dropout(const char *text, void *to)
     return sscanf(text, "%" SCNu64 " %" SCNu64, &place->seed, &place->calls) == 2;
 }
 
-const td_text_kind td_text_dropout = { put_dropout, read_dropout, "which is not two numbers",
-                                       false };
-
-/* ---- a generator's whole state ---- */
-
-enum { WORDS = 624, DIGITS = 8 /* of a word */ };
-
-static char *put_generator(const void *of)
-{
-    const td_generator *g = of;
-    uint64_t cached;
-    memcpy(&cached, &g->cached_normal, sizeof cached);
-    char words[WORDS * DIGITS + 1];
-    for (int i = 0; i < WORDS; i++) {
-        snprintf(words + (ptrdiff_t)DIGITS * i, DIGITS + 1, "%08" PRIx32, g->state[i]);
-    }
-    return td_format("%" PRIu64 " %d %d %016" PRIx64 " %s", g->seed, (int)g->next,
-                     (int)g->has_cached, cached, words);
-}
-
-static bool read_generator(const char *text, void *to)
-{
-    td_generator *g = to;
-    uint64_t cached = 0;
-    int at = 0;
-    bool valid = sscanf(text, "%" SCNu64 " %" SCNd32 " %" SCNd32 " %" SCNx64 " %n", &g->seed,
-                        &g->next, &g->has_cached, &cached, &at) == 4 &&
-                 g->next >= 0 && g->next <= WORDS && g->has_cached >= 0 && g->has_cached <= 1 &&
-                 at > 0 && strspn(text + at, "0123456789abcdef") == WORDS * DIGITS &&
-                 text[at + WORDS * DIGITS] == '\0';
-    for (int i = 0; valid && i < WORDS; i++) {
-        (void)sscanf(text + at + (ptrdiff_t)DIGITS * i, "%8" SCNx32, &g->state[i]);
-    }
-    memcpy(&g->cached_normal, &cached, sizeof cached);
-    return valid;
-}
-
-const td_text_kind td_text_generator = { put_generator, read_generator,
-                                         "which is no state of a generator", false };
+const td_text_kind td_text_dropout = { put_dropout, read_dropout, "which is not two numbers", false,
+                                       NULL };
 
 /* ---- the order of parameters in memory ---- */
 

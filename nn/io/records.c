@@ -1,7 +1,7 @@
 /* Lists what a checkpoint holds, in the order of the file. */
 #include "nn/io/records.h"
 
-#include "nn/extra/ema_internal.h"
+#include "autograd/hooks.h"
 #include "nn/internal.h"
 #include "nn/optim/optim_internal.h"
 #include "nn/params.h"
@@ -32,15 +32,22 @@ void td_differ(td_difference *d, const char *format, ...)
 
 /* ---- the options ---- */
 
+/* Each of these structs begins with its part, which is all that is known of them here. */
+td_checkpoint_part *td_records_part(const td_checkpoint_options *c, int i)
+{
+    void *parts[TD_CHECKPOINT_PARTS] = { c->ema, c->scaler, c->loader };
+    return parts[i];
+}
+
 void td_records_require(const td_checkpoint_options *c, const char *function, td_site at)
 {
     TD_REQUIRE(c->path != NULL && c->model != NULL, at, "%s: there is no path or no model",
                function);
-    TD_REQUIRE(
-        c->ema == NULL || !c->ema->swapped, at,
-        "%s: the model holds the averages at the moment; td_ema_swap them back first%s", function,
-        strcmp(function, "td_checkpoint_save") == 0 ? ", or save without .ema what is to be used"
-                                                    : "");
+    for (int i = 0; i < TD_CHECKPOINT_PARTS; i++) {
+        const td_checkpoint_part *part = td_records_part(c, i);
+        const char *why = part != NULL && part->unready != NULL ? part->unready(part) : NULL;
+        TD_REQUIRE(why == NULL, at, "%s: %s", function, why);
+    }
     for (int i = 0; i < c->extra_count; i++) {
         const char *name = c->extra[i].name != NULL ? c->extra[i].name : "NULL";
         TD_REQUIRE(strncmp(name, TD_KEY_EXTRA, strlen(TD_KEY_EXTRA)) == 0 &&
@@ -278,23 +285,78 @@ static void list_optimizer(td_records *l, td_optim *o)
     }
 }
 
-static void list_averages(td_records *l, td_ema *e)
+/* In the middle of an accumulation, where alone a file has them. */
+static void list_gradients(td_records *l, const td_params *params)
 {
+    for (int i = 0; i < td_params_count(params); i++) {
+        const td_param *p = td_params_get(params, i);
+        td_tensor *gradient = td_params_waiting(params, i);
+        char *name = td_format(TD_KEY_GRADIENT "%s", p->name);
+        if (l->file != NULL && name != NULL && td_safetensors_find(l->file, name) != NULL) {
+            gradient = td_grad_buffer(p->tensor);
+        }
+        if (gradient != NULL) {
+            push_tensor(l, (td_tensor_record){ name, gradient, .part = TD_PART_OTHER });
+        } else {
+            free(name);
+        }
+    }
+}
+
+/* ---- parts (tensor/part.h) ---- */
+
+static bool part_text(td_part_list *list, const char *key, const td_text_kind *kind, void *value)
+{
+    td_records *l = (td_records *)list;
     if (l->file == NULL) {
-        td_ema_settle(e);
-    } else if (td_safetensors_metadata(l->file, TD_KEY_EMA_UPDATES) == NULL) {
-        td_differ(&l->missing, "averages of the weights (%s*)", TD_KEY_EMA);
-        return;
+        add(l, key, kind, value);
+        return true;
     }
-    add(l, TD_KEY_EMA_UPDATES, &td_text_count, td_ema_count(e));
-    for (int i = 0; i < td_params_count(e->of.params); i++) {
-        char *name = td_format(TD_KEY_EMA "%s", td_params_get(e->of.params, i)->name);
-        push_share(l, TD_PART_OTHER, name, e->of.params, i, e->of.flat,
-                   shares_values(e->of.params));
+    const char *text = td_safetensors_metadata(l->file, key);
+    if (text != NULL && kind->read(text, value)) {
+        return true;
     }
-    for (int i = 0; i < e->of.buffer_count; i++) {
-        char *name = td_format(TD_KEY_EMA "%s", e->of.buffers[i].name);
-        push_tensor(l, (td_tensor_record){ name, e->of.buffers[i].copy, .part = TD_PART_OTHER });
+    if (text != NULL) {
+        td_differ(&l->unlike, "%s is '%.40s', %s", key, text, kind->unfit);
+    } else if (!kind->optional) {
+        td_differ(&l->missing, "%s%s", kind->missing != NULL ? kind->missing : key,
+                  kind->missing != NULL ? "" : " (metadata)");
+    }
+    return false;
+}
+
+static void part_tensor(td_part_list *list, const char *prefix, const char *name, td_tensor *tensor)
+{
+    push_tensor((td_records *)list, (td_tensor_record){ .name = td_format("%s%s", prefix, name),
+                                                        .tensor = tensor,
+                                                        .part = TD_PART_OTHER });
+}
+
+void td_records_flat(td_part_list *list, const char *prefix, const td_params *params, int i,
+                     td_tensor *flat)
+{
+    char *name = td_format("%s%s", prefix, td_params_get(params, i)->name);
+    push_share((td_records *)list, TD_PART_OTHER, name, params, i, flat, shares_values(params));
+}
+
+static void part_differ(td_part_list *list, const char *format, ...)
+{
+    char text[256];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    td_differ(&((td_records *)list)->unlike, "%s", text);
+}
+
+static void list_parts(td_records *l)
+{
+    l->parts = (td_part_list){ l->file != NULL, part_text, part_tensor, part_differ };
+    for (int i = 0; i < TD_CHECKPOINT_PARTS; i++) {
+        td_checkpoint_part *part = td_records_part(l->options, i);
+        if (part != NULL) {
+            part->list(part, &l->parts);
+        }
     }
 }
 
@@ -315,22 +377,21 @@ void td_records_list(td_records *l)
     }
     if (c->optim != NULL) {
         list_optimizer(l, c->optim);
+        list_gradients(l, c->optim->params);
     }
-    if (c->ema != NULL) {
-        list_averages(l, c->ema);
-    }
+    list_parts(l);
     for (int i = 0; i < c->extra_count; i++) {
         push_tensor(l, (td_tensor_record){ .name = td_format("%s", c->extra[i].name),
                                            .tensor = c->extra[i].tensor,
                                            .owner = c->extra[i].owner,
                                            .part = TD_PART_OTHER });
     }
-    if (c->scaler != NULL) {
-        l->scaler = td_scaler_now(c->scaler);
-        add(l, TD_KEY_SCALER, &td_text_scaler, &l->scaler);
-    }
-    if (c->with_random) {
-        add(l, TD_KEY_RANDOM, &td_text_generator, td_default_generator());
+    if (c->with_random || c->loader != NULL) {
+        td_generator *g = td_default_generator();
+        add(l, TD_KEY_RANDOM, &td_text_generator, g);
+        if (l->file != NULL || g->order.kind != TD_ORDER_UNKNOWN) {
+            add(l, TD_KEY_RANDOM_ORDER, &td_text_order, &g->order);
+        }
         td_module_each(c->model, list_dropout, l);
     }
     const td_params *params = td_params_laid_out(c->model);

@@ -6,14 +6,15 @@
  *
  *     the model's parameters and buffers     what forward computes with
  *     the optimizer's state, steps, lr       what the update computes with
- *     averages of weights, the loss scaler   the same of these
+ *     gradients in an accumulation           what the next backward adds to
+ *     averages of weights, the loss scaler   the same of these (tensor/part.h)
+ *     the loader's epoch, place and order    which samples come next
  *     the generator, each Dropout's seed     what is drawn
  *     the parameters' order in memory        floating-point sums depend on their order: gradients
  *                                            are added over ranks, and norms over parameters, in
  *                                            the order of memory
  *
- * Where the run is in its data (epoch, batch), the program keeps as metadata of its own. Tensors
- * are the file's tensors; numbers are text in its metadata. */
+ * Tensors are the file's tensors; numbers are text in its metadata. */
 #ifndef TD_NN_IO_RECORDS_H
 #define TD_NN_IO_RECORDS_H
 
@@ -21,6 +22,7 @@
 #include "nn/io/checkpoint.h"
 #include "nn/io/safetensors.h"
 #include "nn/params.h"
+#include "tensor/part.h"
 
 /* Names in a file. Of tensors: "optimizer.<path>.<what>", "ema.<path>", "extra.<name>". Of
  * metadata: */
@@ -31,10 +33,11 @@
 #define TD_KEY_EMA "ema."                         /* what all of an average's begin with */
 #define TD_KEY_EMA_UPDATES "ema.updates"          /* decimal */
 #define TD_KEY_EXTRA "extra."                     /* what tensors of the program's own begin with */
-#define TD_KEY_SCALER "scaler"                    /* a loss scaler: "scale good skipped" */
+#define TD_KEY_GRADIENT "gradient."               /* what gradients that wait for more begin with */
 #define TD_KEY_RANDOM "random.default"            /* seed, next, has_cached, bits, 624 words */
-#define TD_KEY_DROPOUT "dropout.%s"               /* of each Dropout: "seed calls" */
-#define TD_KEY_ORDER "parameters.order"           /* in memory; missing: as registered */
+#define TD_KEY_RANDOM_ORDER "random.order" /* what was drawn from it last; missing: unknown */
+#define TD_KEY_DROPOUT "dropout.%s"        /* of each Dropout: "seed calls" */
+#define TD_KEY_ORDER "parameters.order"    /* in memory; missing: as registered */
 
 #define TD_KEY_FORMAT "tandem.format"        /* decimal; missing: 0 */
 #define TD_KEY_ARCH "model.arch"             /* a td_model_record's fields; none: no record */
@@ -48,26 +51,8 @@
  * today's readers would misread, or miss, gets the next number. */
 #define TD_CHECKPOINT_FORMAT 1
 
-/* The largest count (of steps, samples, ...) that a file may have: sums of some counts do not
- * overflow. */
-#define TD_MOST_COUNT ((int64_t)1 << 48)
-
-/* Reads a whole number from 0 to `most`; false: the text is no such number. */
-bool td_read_count(const char *text, int64_t most, int64_t *count);
-
-/* How a value becomes text in the metadata, and a value again. */
-typedef struct td_text_kind {
-    char *(*put)(const void *of);             /* malloc'ed; NULL with td_last_error() */
-    bool (*read)(const char *text, void *to); /* false: the text does not fit */
-    const char *unfit;                        /* what a text that does not fit is, for messages */
-    bool optional;                            /* no text: the value stays */
-} td_text_kind;
-
-extern const td_text_kind td_text_count;     /* int64_t, 0 to TD_MOST_COUNT */
-extern const td_text_kind td_text_rate;      /* double */
-extern const td_text_kind td_text_scaler;    /* td_scaler_state */
-extern const td_text_kind td_text_dropout;   /* td_dropout_place */
-extern const td_text_kind td_text_generator; /* td_generator */
+extern const td_text_kind td_text_rate;    /* double */
+extern const td_text_kind td_text_dropout; /* td_dropout_place */
 
 typedef struct td_text_record {
     char *key;
@@ -101,16 +86,16 @@ typedef struct td_difference {
 } td_difference;
 
 typedef struct td_records {
+    td_part_list parts; /* first: the list as parts see it */
     const td_checkpoint_options *options;
     const td_safetensors *file; /* NULL: saving */
     td_tensor_record *tensors;
     int tensor_count;
     td_text_record *texts;
     int text_count;
-    bool averages;          /* load those of the weights where the file has them */
-    bool *used;             /* of the file's tensors: a record is loaded from it */
-    td_scaler_state scaler; /* the options' scaler's */
-    int *order;             /* of parameters in memory; NULL: it stays */
+    bool averages; /* load those of the weights where the file has them */
+    bool *used;    /* of the file's tensors: a record is loaded from it */
+    int *order;    /* of parameters in memory; NULL: it stays */
     td_difference missing, unexpected, unlike; /* of the file */
     void *data;                                /* of the tensor that is read */
     bool failed;                               /* memory was short */
@@ -125,6 +110,13 @@ td_status td_peers_agree(const td_params_peers *peers, td_status status);
 
 /* Adds all records of list->options. */
 void td_records_list(td_records *list);
+/* A part's td_part_list.tensor of parameter i's place in a flat tensor, of which each rank has a
+ * window if it has one of the parameter's values. */
+void td_records_flat(td_part_list *list, const char *prefix, const td_params *params, int i,
+                     td_tensor *flat);
+/* The options' parts, NULL where there is none. */
+enum { TD_CHECKPOINT_PARTS = 3 };
+td_checkpoint_part *td_records_part(const td_checkpoint_options *c, int i);
 void td_records_free(td_records *list);
 
 /* Notes a difference. */
@@ -136,8 +128,5 @@ td_status td_checkpoint_open(const char *path, td_safetensors **file);
 /* td_checkpoint_load. averages: the model gets the averages of the weights where the file has them.
  */
 td_status td_checkpoint_load_model(const td_checkpoint_options *options, bool averages, td_site at);
-
-/* Formats into new memory; NULL with td_last_error() when it is short. */
-char *td_format(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 #endif

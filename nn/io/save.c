@@ -285,6 +285,22 @@ static void require_savable(const td_checkpoint_options *c, int ranks, td_site a
     }
 }
 
+/* TD_OK, or why gradients of an accumulation cannot be saved: no rank has all of them. */
+static td_status check_accumulation(const td_checkpoint_options *c)
+{
+    const td_params *params = c->optim != NULL ? c->optim->params : NULL;
+    bool waits = false;
+    for (int i = 0; params != NULL && i < td_params_count(params); i++) {
+        waits = waits || td_params_waiting(params, i) != NULL;
+    }
+    return !waits || td_params_peers_of(params) == NULL
+               ? TD_OK
+               : td_fail(TD_E_UNSUPPORTED,
+                         "td_checkpoint_save: the model is in the middle of a gradient "
+                         "accumulation, and its ranks share the optimizer's state: save after "
+                         "td_optim_step");
+}
+
 td_status td_checkpoint_save_at(td_checkpoint_options options, td_site at)
 {
     td_records_require(&options, "td_checkpoint_save", at);
@@ -299,6 +315,7 @@ td_status td_checkpoint_save_at(td_checkpoint_options options, td_site at)
     if (s.params == NULL && options.optim != NULL && options.optim->kind->packed != TD_F32) {
         s.params = options.optim->params;
     }
+    TD_TRY(check_accumulation(&options));
     td_records_list(&list);
     td_status status = save(&s);
     td_records_free(&list);

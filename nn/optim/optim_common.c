@@ -229,6 +229,7 @@ void td_optim_step(td_optim *optim)
                          td_params_flat_grad(optim->params), slices);
         td_context_pop();
     }
+    td_params_spend(optim->params);
     const td_params_peers *peers = td_params_peers_of(optim->params);
     if (peers != NULL) {
         peers->gather(peers->user);

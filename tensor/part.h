@@ -1,0 +1,58 @@
+/* Parts of a checkpoint: the seam between the file of a training run (nn/io) and whoever has a
+ * state that belongs into it: a loader, averages of weights, a loss scaler. An owner is a struct
+ * that begins with a td_checkpoint_part; the checkpoint's option of that name is a pointer to it.
+ * Neither side includes the other. Users do not include this. */
+#ifndef TD_TENSOR_PART_H
+#define TD_TENSOR_PART_H
+
+#include "tensor/random.h"
+
+/* How a value becomes text in the file's metadata, and a value again. */
+typedef struct td_text_kind {
+    char *(*put)(const void *of);             /* malloc'ed; NULL with td_last_error() */
+    bool (*read)(const char *text, void *to); /* false: the text does not fit; *to is undefined */
+    const char *unfit;                        /* what a text that does not fit is, for messages */
+    bool optional;                            /* no text: the value stays */
+    const char *missing; /* what is missing without it, for messages; NULL: its key says that */
+} td_text_kind;
+
+extern const td_text_kind td_text_count;     /* int64_t, 0 to TD_MOST_COUNT */
+extern const td_text_kind td_text_generator; /* td_generator, without `order` */
+extern const td_text_kind td_text_order;     /* td_epoch_order */
+
+/* The largest count (of steps, samples, ...) that a file may have: sums of some counts do not
+ * overflow. */
+#define TD_MOST_COUNT ((int64_t)1 << 48)
+
+/* Reads a whole number from 0 to `most`; false: the text is no such number. */
+bool td_read_count(const char *text, int64_t most, int64_t *count);
+
+/* Formats into new memory; NULL with td_last_error() when it is short. */
+char *td_format(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* A checkpoint that is being saved or loaded, as its parts see it. */
+typedef struct td_part_list td_part_list;
+struct td_part_list {
+    bool loading;
+    /* Saving: adds *value under a key; true. Loading: reads the file's text into *value; false: it
+     * has none, or one that does not fit, which has been noted. */
+    bool (*text)(td_part_list *list, const char *key, const td_text_kind *kind, void *value);
+    /* A tensor that is saved under prefix + name, or filled when the whole file fits. */
+    void (*tensor)(td_part_list *list, const char *prefix, const char *name, td_tensor *tensor);
+    /* Loading: notes what does not fit here. Nothing is loaded then. */
+    void (*differ)(td_part_list *list, const char *format, ...)
+        __attribute__((format(printf, 2, 3)));
+};
+
+typedef struct td_checkpoint_part td_checkpoint_part;
+struct td_checkpoint_part {
+    /* NULL, or why the part can be neither saved nor loaded now; may be NULL. */
+    const char *(*unready)(const td_checkpoint_part *part);
+    /* Lists what the part has. While loading, texts go to a place of the part's where they change
+     * nothing yet. */
+    void (*list)(td_checkpoint_part *part, td_part_list *list);
+    /* All has been read: from now on the part is what the file says. */
+    td_status (*loaded)(td_checkpoint_part *part);
+};
+
+#endif
