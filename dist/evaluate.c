@@ -102,7 +102,7 @@ static td_status add_ranks(const td_module *net, const td_loader *loader, td_eva
                              [SEEN] = (double)e->seen,
                              [FAILED] = e->status != TD_OK,
                              [LENGTH] = (double)td_loader_dataset(loader)->length,
-                             [HASH] = td_is_surrounded(net) ? 0 : hash_parameters(net) };
+                             [HASH] = td_module_wrapper(net) != NULL ? 0 : hash_parameters(net) };
     double sums[NUMBERS];
     memcpy(sums, mine, sizeof sums);
     td_status own = e->status, reduced = td_all_reduce_numbers(NULL, sums, NUMBERS);

@@ -31,6 +31,8 @@ typedef struct td_around {
      * are still whole. May be NULL. */
     void (*free)(void *user);
     void *user;
+    /* Who wraps the module to train on several devices, for messages ("td_ddp"); NULL: others. */
+    const char *wrapper;
     /* For a function that brings the module's values only while the module runs: brings all values
      * (here), or releases them again. NULL: the values are always here. */
     td_status (*gather)(bool here, void *user);
@@ -47,6 +49,8 @@ td_status td_module_surround(td_module *m, const td_around *around);
 void td_module_unsurround(td_module *m, td_around_fn run, const void *user);
 /* Brings all values of m for reading, or releases them again: calls what surrounds m. */
 td_status td_module_gather(td_module *m, bool here);
+/* The wrapper of what surrounds m; NULL: none. */
+const char *td_module_wrapper(const td_module *m);
 /* Whether any function surrounds m; and the user of the outermost function with this run, NULL if
  * there is none. */
 bool td_is_surrounded(const td_module *m);

@@ -89,6 +89,15 @@ void *td_surrounded_by(const td_module *m, td_around_fn run)
     return a != NULL ? a->user : NULL;
 }
 
+const char *td_module_wrapper(const td_module *m)
+{
+    const td_around *a = td_node_of(m)->around;
+    while (a != NULL && a->wrapper == NULL) {
+        a = a->next;
+    }
+    return a != NULL ? a->wrapper : NULL;
+}
+
 td_status td_module_gather(td_module *m, bool here)
 {
     for (const td_around *a = td_node_of(m)->around; a != NULL; a = a->next) {

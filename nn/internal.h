@@ -16,6 +16,7 @@ typedef struct td_module_node {
     char *path;              /* from the top: "layer1.0.conv1" */
     char *label;             /* for messages: "layer1.0.conv1 (Conv2d)" */
     char **tensor_paths;     /* the tensors' names from the top: "layer1.0.conv1.weight" */
+    td_module_part part;     /* td_module_mark */
     bool recompute;          /* td_recompute */
     bool failed;             /* something could not be added: td_module_finish gives up */
     td_params *params;       /* of the top of a model; made by td_parameters */
@@ -114,6 +115,8 @@ typedef struct td_batch_norm_override {
 void td_batch_norm2d_set_override(td_module *m, td_batch_norm_override override);
 /* Its override, normalise NULL if there is none. */
 td_batch_norm_override td_batch_norm2d_override(const td_module *m);
+/* Whether a BatchNorm2d of the model has one. */
+bool td_has_batch_norm_override(td_module *model);
 
 /* ---- fused layers: for td_nn_sequential and the models ---- */
 

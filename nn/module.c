@@ -166,6 +166,19 @@ static void give_up_without(td_module *m, const char *kind, const char *name)
     give_up(m);
 }
 
+td_module *td_module_mark(td_module *m, td_module_part part)
+{
+    if (m != NULL) {
+        td_node_of(m)->part = part;
+    }
+    return m;
+}
+
+td_module_part td_module_part_of(const td_module *m)
+{
+    return td_node_of(m)->part;
+}
+
 td_module *td_module_add(td_module *parent, const char *name, td_module *child)
 {
     if (parent == NULL) {

@@ -71,6 +71,19 @@ td_tensor *td_module_new_parameter(td_module *m, const char *name, td_shape shap
                                    td_layout layout);
 td_module *td_module_finish(td_module *m);
 
+/* What a module is in its model. Whoever builds a model marks its parts; recomputation
+ * (td_model_recompute) and sharding (td_zero) treat the model accordingly. The models of td_model
+ * are marked. */
+typedef enum td_module_part {
+    TD_PART_NONE,
+    TD_PART_BLOCK, /* a residual block, a layer of a transformer */
+    TD_PART_STAGE, /* blocks of one size */
+    TD_PART_STEM,  /* what comes before the first block */
+} td_module_part;
+/* Returns m. m NULL: nothing happens. */
+td_module *td_module_mark(td_module *m, td_module_part part);
+td_module_part td_module_part_of(const td_module *m);
+
 /* ---- initial values, drawn from the default generator as PyTorch draws them ---- */
 
 void td_init_kaiming_uniform_(td_tensor *weight); /* a = sqrt(5): what Linear and Conv2d do */
@@ -130,16 +143,10 @@ typedef struct td_model_record {
 } td_model_record;
 td_model_record td_model_record_of(const td_module *m);
 
-/* Switches td_recompute on for every block (a residual block, a dense layer) or every stage of a
- * model by td_model, or off. Returns the number of blocks or stages; 0 for another model. */
-typedef enum td_recompute_parts {
-    TD_RECOMPUTE_NOTHING,
-    TD_RECOMPUTE_BLOCKS,
-    TD_RECOMPUTE_STAGES,
-} td_recompute_parts;
-int td_model_recompute(td_module *net, td_recompute_parts parts);
-/* Whether a module of this name is such a block. */
-bool td_is_block_of_model(const char *path);
+/* Switches td_recompute on for a model's stem and every block (TD_PART_BLOCK) or every stage
+ * (TD_PART_STAGE), and off for all else; TD_PART_NONE: for all. Returns the number of blocks or
+ * stages; 0 if the model has none. */
+int td_model_recompute(td_module *net, td_module_part part);
 
 /* Puts the parameters into another order in memory: parameter order[k] is placed k-th (order is
  * a permutation). Each parameter keeps its index, values, gradient and optimizer state; only

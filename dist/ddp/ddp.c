@@ -156,8 +156,8 @@ static td_status surround(td_module *model, const td_ddp_options *options, td_di
         status = prepare(s);
     }
     if (status == TD_OK) {
-        status =
-            td_module_surround(model, &(td_around){ .run = run_ddp, .free = end_ddp, .user = s });
+        status = td_module_surround(
+            model, &(td_around){ .run = run_ddp, .free = end_ddp, .user = s, .wrapper = "td_ddp" });
     }
     if (status != TD_OK) {
         end_ddp(s);

@@ -11,9 +11,9 @@
  * them. The model's own nodes run meanwhile. `collect` waits for the threads and adds their
  * gradients to the parameters' gradients, in the order of the replicas. */
 #include "autograd/tape.h"
-#include "dist/ddp/ddp.h"
+#include "dist/dist.h"
 #include "dist/dp/replica.h"
-#include "dist/sync_bn/sync_batch_norm.h"
+#include "nn/internal.h"
 #include "nn/around.h"
 #include "tensor/backend.h"
 #include "tensor/hooks.h"
@@ -270,11 +270,6 @@ static void end_parallel(void *user)
     free(s);
 }
 
-bool td_is_data_parallel(const td_module *m)
-{
-    return td_surrounded_by(m, run_parallel) != NULL;
-}
-
 static td_status check_devices(const td_module *model, const td_device *devices, int count)
 {
     if (count < 1 || count > TD_MAX_DEVICES) {
@@ -312,28 +307,24 @@ static td_status share_threads(parallel_state *s)
     return TD_OK;
 }
 
-static void find_parallel(td_module *m, const char *path, void *user)
+static void find_wrapper(td_module *m, const char *path, void *user)
 {
     (void)path;
     const char **found = user;
-    if (td_is_ddp(m)) {
-        *found = "td_ddp";
-    } else if (td_is_data_parallel(m)) {
-        *found = "td_data_parallel";
-    }
+    *found = *found != NULL ? *found : td_module_wrapper(m);
 }
 
 static td_status check_model(td_module *model)
 {
     const char *found = NULL;
-    td_module_each(model, find_parallel, &found);
+    td_module_each(model, find_wrapper, &found);
     if (found != NULL) {
         return td_fail(TD_E_ARG,
                        "td_data_parallel: the model, or a module in it, went through %s already; "
                        "give td_data_parallel the plain model",
                        found);
     }
-    if (td_has_sync_batch_norm(model)) {
+    if (td_has_batch_norm_override(model)) {
         return td_fail(TD_E_ARG, "td_data_parallel: the model has SyncBatchNorm, whose statistics "
                                  "are those of several processes, not of replicas in one: use "
                                  "td_ddp, or plain BatchNorm");
@@ -373,8 +364,10 @@ td_module *td_data_parallel(td_module *model, const td_device *devices, int coun
     td_status status = s != NULL ? prepare(s, model, devices, count)
                                  : td_fail(TD_E_NOMEM, "td_data_parallel: no memory");
     if (status == TD_OK) {
-        status = td_module_surround(
-            model, &(td_around){ .run = run_parallel, .free = end_parallel, .user = s });
+        status = td_module_surround(model, &(td_around){ .run = run_parallel,
+                                                         .free = end_parallel,
+                                                         .user = s,
+                                                         .wrapper = "td_data_parallel" });
     }
     if (status != TD_OK) {
         if (s != NULL) {

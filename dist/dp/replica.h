@@ -10,8 +10,6 @@
 
 typedef struct td_replica td_replica;
 
-bool td_is_data_parallel(const td_module *m); /* data_parallel.c */
-
 /* Replica `number` (from 1) of a model. NULL with td_last_error(). */
 td_replica *td_replica_new(const td_module *model, td_device device, int number);
 /* Ends the thread and the copy. NULL is fine. */

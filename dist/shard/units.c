@@ -17,18 +17,18 @@ enum { NOBODY = -2, ROOT = -1, GRAIN = 64 }; /* bytes: pieces begin on cache lin
 
 typedef struct search {
     td_sharding *sh;
-    bool known; /* the model's blocks have names that td_model knows */
-    int count;  /* units so far, in the order of registration */
+    bool marked; /* the model's blocks are marked */
+    int count;   /* units so far, in the order of registration */
     td_module **modules;
     const char **paths;
     int *of_param;
     bool *narrow; /* the parameter travels as bf16 */
 } search;
 
-static void find_known(td_module *m, const char *path, void *user)
+static void find_marked(td_module *m, const char *path, void *user)
 {
-    search *all = user;
-    all->known = all->known || (m->child_count > 0 && td_is_block_of_model(path));
+    (void)path;
+    ((search *)user)->marked |= td_module_part_of(m) == TD_PART_BLOCK;
 }
 
 static bool is_unit(const search *all, const td_module *m, const char *path)
@@ -40,8 +40,8 @@ static bool is_unit(const search *all, const td_module *m, const char *path)
     if (o->unit != NULL) {
         return o->unit(m, path, o->unit_user);
     }
-    return m->child_count > 0 &&
-           (all->known ? td_is_block_of_model(path) : strchr(path, '.') == NULL);
+    return all->marked ? td_module_part_of(m) == TD_PART_BLOCK
+                       : m->child_count > 0 && strchr(path, '.') == NULL;
 }
 
 static bool is_inside(const char *path, const char *of)
@@ -111,7 +111,7 @@ static td_status find(search *all)
     for (int i = 0; i < all->sh->ddp->count; i++) {
         all->of_param[i] = NOBODY;
     }
-    td_module_each(model, find_known, all);
+    td_module_each(model, find_marked, all);
     td_module_each(model, visit, all);
     return TD_OK;
 }

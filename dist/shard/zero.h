@@ -68,8 +68,8 @@ typedef struct td_zero_options {
     td_strategy strategy; /* for the library */
     td_shard stage;
     /* Whether a module is a unit; path: its name in the model. Modules inside a unit are
-     * not asked. NULL: the blocks of a model by td_model, or else the model's children that have
-     * children. */
+     * not asked. NULL: the model's blocks (td_module_mark), or, if it has none, its children that
+     * have children. */
     bool (*unit)(const td_module *m, const char *path, void *user);
     void *unit_user;
     /* "bf16", with TD_SHARD_PARAMETERS and f32 models: the matrices of Linear and Conv2d

@@ -9,10 +9,9 @@
  * The gradients of weight and bias are this rank's own sums; DDP averages them. The device's plain
  * batch-norm kernels make all passes over the images, with the statistics as arguments. Numbers per
  * channel are computed on the host, also for GPUs. */
-#include "dist/sync_bn/sync_batch_norm.h"
 
-#include "dist/dp/replica.h"
 #include "dist/comm/collectives.h"
+#include "dist/dist.h"
 
 #include "autograd/tape.h"
 #include "nn/internal.h"
@@ -345,10 +344,13 @@ static void convert(td_module *m, const char *path, void *user)
 {
     (void)path;
     conversion *c = user;
-    if (td_is_data_parallel(m) && !c->failed) {
-        td_fail(TD_E_ARG, "td_convert_sync_batch_norm: the model is a DataParallel, whose replicas "
-                          "are in one process; statistics of several processes need a process for "
-                          "each device: use td_ddp");
+    const char *wrapper = td_module_wrapper(m);
+    if (wrapper != NULL && !td_is_ddp(m) && !c->failed) {
+        td_fail(
+            TD_E_ARG,
+            "td_convert_sync_batch_norm: the model went through %s, whose replicas are in one "
+            "process; statistics of several processes need a process for each device: use td_ddp",
+            wrapper);
         c->failed = true;
     }
     if (!td_is_batch_norm2d(m) || c->failed) {
@@ -374,19 +376,4 @@ td_module *td_convert_sync_batch_norm(td_module *m, td_group *group)
         return NULL;
     }
     return m;
-}
-
-static void find_converted(td_module *m, const char *path, void *user)
-{
-    (void)path;
-    if (td_is_batch_norm2d(m) && td_batch_norm2d_override(m).normalise == sync_forward) {
-        *(bool *)user = true;
-    }
-}
-
-bool td_has_sync_batch_norm(td_module *model)
-{
-    bool found = false;
-    td_module_each(model, find_converted, &found);
-    return found;
 }

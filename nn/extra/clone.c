@@ -102,6 +102,7 @@ static td_module *clone_tree(cloning *c, const td_module *from)
     to->training = from->training;
     to->device = from->device;
     to->dtype = from->dtype;
+    td_node_of(to)->part = td_node_of(from)->part;
     td_node_of(to)->recompute = td_node_of(from)->recompute;
     td_node_of(to)->record = td_node_of(from)->record;
     td_node_of(to)->failed = !clone_arounds(to, td_node_of(from)->around);

@@ -76,7 +76,7 @@ static td_module *make_block(const td_resnet_plan *plan, int64_t in, int64_t wid
     if (changes) {
         s->downsample = td_module_add(m, "downsample", downsample);
     }
-    return td_module_finish(m);
+    return td_module_finish(td_module_mark(m, TD_PART_BLOCK));
 }
 
 /* ---- the whole ---- */
@@ -164,6 +164,7 @@ td_module *td_resnet_build(const td_resnet_plan *plan, const td_model_options *o
     bool imagenet = options->stem == TD_STEM_IMAGENET;
     s->conv1 = td_module_add(
         m, "conv1", imagenet ? td_block_conv(3, 64, 7, 2, 1) : td_block_conv(3, 64, 3, 1, 1));
+    td_module_mark(s->conv1, TD_PART_STEM); /* for all of the stem: see run_stem */
     s->bn1 = td_module_add(m, "bn1", td_nn_batch_norm2d(64));
     if (imagenet) {
         s->maxpool = td_module_add(m, "maxpool", td_nn_max_pool2d(3, .stride = 2, .padding = 1));
@@ -172,7 +173,8 @@ td_module *td_resnet_build(const td_resnet_plan *plan, const td_model_options *o
     for (int i = 0; i < 4; i++) {
         char name[24];
         snprintf(name, sizeof name, "layer%d", i + 1);
-        s->layer[i] = td_module_add(m, name, make_layer(plan, i, in, options));
+        s->layer[i] =
+            td_module_add(m, name, td_module_mark(make_layer(plan, i, in, options), TD_PART_STAGE));
         in = outputs_of(plan, i);
     }
     s->avgpool = td_module_add(m, "avgpool", td_nn_global_avg_pool2d());

@@ -323,6 +323,26 @@ static void test_another_setting_on_one_rank(void **state)
     procs_succeed(2, limit, run_refusals, NULL);
 }
 
+/* Units are the blocks that a model's builder has marked, large or small. */
+static void test_marked_blocks_are_units(void **state)
+{
+    (void)state;
+    char url[600];
+    snprintf(url, sizeof url, "file://%s", temp_path("marked"));
+    assert_int_equal(td_dist_init(.init_method = url, .world_size = 1), TD_OK);
+    for (int marks = 0; marks < 3; marks++) {
+        td_module *net = job_net(JOB_MLP, 1, TD_F32); /* without marks: no child has children */
+        for (int k = 0; k < marks; k++) {
+            td_module_mark(net->children[2 * k], TD_PART_BLOCK);
+        }
+        net = td_ddp(net, .strategy = td_zero(TD_SHARD_GRADIENTS));
+        assert_non_null(net);
+        assert_int_equal(td_ddp_shard_stats(net).units, marks + 1);
+        td_module_free(net);
+    }
+    td_dist_destroy();
+}
+
 static void test_what_cannot_be_combined(void **state)
 {
     (void)state;
@@ -418,7 +438,8 @@ int main(void)
         cmocka_unit_test(test_hooks_see_own_gradients),
         cmocka_unit_test(test_one_rank_alone_runs_the_model),
         cmocka_unit_test(test_another_setting_on_one_rank),
-        IN_FOLDER(test_what_cannot_be_combined), /* the last three make this process a rank */
+        IN_FOLDER(test_marked_blocks_are_units), /* the last four make this process a rank */
+        IN_FOLDER(test_what_cannot_be_combined),
         IN_FOLDER(test_values_change_at_a_step),
         IN_FOLDER(test_used_while_away),
     };

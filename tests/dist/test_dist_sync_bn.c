@@ -1,6 +1,5 @@
 /* SyncBatchNorm against plain batch normalisation of all ranks' pictures together. */
 #include "dist/ddp/extra.h"
-#include "dist/sync_bn/sync_batch_norm.h"
 #include "nn/internal.h"
 #include "tests/dist/ddp_job.h"
 #include "tests/help/dist_procs.h"
@@ -160,7 +159,7 @@ static int run_network(int rank, int size, void *arg)
     procs_init(rank, size, 20.0);
     ddp_job whole, mine = { .net = job_net(JOB_BATCH_NORM, 1, TD_F64) };
     mine.net = td_ddp(td_convert_sync_batch_norm(mine.net, NULL), .bucket_cap_mb = 0.001);
-    REQUIRE(mine.net != NULL && td_has_sync_batch_norm(mine.net));
+    REQUIRE(mine.net != NULL && td_has_batch_norm_override(mine.net));
     mine.optim = td_sgd(td_parameters(mine.net), .lr = 0.05, .momentum = 0.9);
     job_data(&mine, JOB_BATCH_NORM, TD_F64, rank * 4, rank * 4 + 4);
     job_open(&whole, JOB_BATCH_NORM, TD_F64, NULL, 0, size * 4);

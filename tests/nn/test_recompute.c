@@ -89,7 +89,7 @@ static void set_weights(td_tensor *flat)
 }
 
 /* A step of a model with dropout and stochastic depth where it has them. */
-static outcome train_model(const char *name, td_recompute_parts parts)
+static outcome train_model(const char *name, td_module_part part)
 {
     enum { SIDE = 32, BATCH = 2 };
     train_job job;
@@ -101,7 +101,7 @@ static outcome train_model(const char *name, td_recompute_parts parts)
     job.x = td_new_layout(TD_SHAPE(BATCH, 3, SIDE, SIDE), TD_F32, TD_IMAGE, TD_CPU);
     job.y = td_zeros(TD_SHAPE(BATCH), TD_I64, TD_CPU);
     td_normal_(job.x, 0, 1, td_default_generator());
-    outcome result = { .parts = td_model_recompute(job.net, parts) };
+    outcome result = { .parts = td_model_recompute(job.net, part) };
     train_job_step(&job);
     result.peak = td_step_memory(TD_CPU).peak;
     result.hash = train_job_hash(&job);
@@ -124,9 +124,9 @@ static void test_each_family(void **state)
     };
     for (size_t i = TD_SANITIZED; i < sizeof cases / sizeof *cases - TD_SANITIZED; i++) {
         const char *name = cases[i].name; /* the largest, first and last, without sanitizers only */
-        outcome plain = train_model(name, TD_RECOMPUTE_NOTHING);
-        outcome blocks = train_model(name, TD_RECOMPUTE_BLOCKS);
-        outcome stages = train_model(name, TD_RECOMPUTE_STAGES);
+        outcome plain = train_model(name, TD_PART_NONE);
+        outcome blocks = train_model(name, TD_PART_BLOCK);
+        outcome stages = train_model(name, TD_PART_STAGE);
         print_message("# %s: %d blocks, %d stages; step memory %.1f MiB, %.1f, %.1f\n", name,
                       blocks.parts, stages.parts, (double)plain.peak / 1048576,
                       (double)blocks.peak / 1048576, (double)stages.peak / 1048576);

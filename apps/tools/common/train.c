@@ -393,7 +393,7 @@ static td_status prepare(train_run *r)
     }
     if (strcmp(r->args.recompute, "none") != 0) {
         bool blocks = strcmp(r->args.recompute, "block") == 0;
-        td_model_recompute(r->net, blocks ? TD_RECOMPUTE_BLOCKS : TD_RECOMPUTE_STAGES);
+        td_model_recompute(r->net, blocks ? TD_PART_BLOCK : TD_PART_STAGE);
     }
     bool averages = r->recipe.ema_decay > 0;
     bool scales = td_math_now().precision == TD_PRECISION_FP16;

@@ -4,7 +4,7 @@
 
 #include "dist/comm/collectives.h"
 #include "dist/ddp/ddp.h"
-#include "dist/sync_bn/sync_batch_norm.h"
+#include "nn/internal.h"
 #include "nn/params.h"
 #include "autograd/hooks.h"
 
@@ -68,7 +68,7 @@ void td_ddp_join_begin(td_module *net, bool divide_by_initial_world_size)
     td_ddp_state *s = td_ddp_state_of(net);
     TD_REQUIRE(td_ddp_find_part(s, on) == NULL, TD_HERE,
                "td_ddp_join_begin: the td_ddp_join_end before is missing");
-    TD_REQUIRE(!td_has_sync_batch_norm(s->model), TD_HERE,
+    TD_REQUIRE(!td_has_batch_norm_override(s->model), TD_HERE,
                "td_ddp_join_begin: the model has SyncBatchNorm, whose statistics need all ranks in "
                "every forward; use equal numbers of batches, or plain BatchNorm");
     TD_REQUIRE(s->divided == TD_DIVIDES_NOTHING, TD_HERE,

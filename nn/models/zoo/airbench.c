@@ -56,7 +56,7 @@ static td_module *new_group(int64_t in, int64_t out)
     s->conv2 = td_module_add(m, "conv2", new_conv(out, out));
     s->norm2 = td_module_add(m, "norm2", new_norm(out));
     s->activ = td_module_add(m, "activ", td_nn_gelu());
-    return td_module_finish(m);
+    return td_module_finish(td_module_mark(m, TD_PART_BLOCK));
 }
 
 typedef struct airbench_state {
@@ -113,6 +113,7 @@ td_module *td_airbench_at(td_airbench_options options, td_site at)
                               td_nn_sequential(td_nn_gelu(), new_group(WHITENED, first),
                                                new_group(first, second), new_group(second, third),
                                                td_nn_max_pool2d(3)));
+    td_module_mark(s->layers, TD_PART_STAGE);
     s->flatten = td_module_add(m, "flatten", td_nn_flatten());
     td_defer_init(defers && !o->unit_head); /* which reads what has been drawn */
     s->head = td_module_add(m, "head", td_nn_linear(third, classes, .no_bias = true));

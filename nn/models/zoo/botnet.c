@@ -192,7 +192,7 @@ static td_module *make_block(int64_t in, int64_t out, int64_t side)
         s->downsample = td_module_add(m, "downsample",
                                       td_block_conv_norm(in, out, 1, 1, 1, TD_RELU_ACTIVATION));
     }
-    return td_module_finish(m);
+    return td_module_finish(td_module_mark(m, TD_PART_BLOCK));
 }
 
 static td_module *make_last_layer(int64_t in, int64_t out, int blocks,

@@ -39,7 +39,7 @@ static td_module *make_layer(int64_t in, int growth)
     td_module_add(m, "norm2", td_nn_batch_norm2d(width));
     td_module_add(m, "relu2", td_nn_relu());
     td_module_add(m, "conv2", td_block_conv(width, growth, 3, 1, 1));
-    return td_module_finish(m);
+    return td_module_finish(td_module_mark(m, TD_PART_BLOCK));
 }
 
 static td_tensor *block_forward(td_module *self, td_tensor *x, td_site at)
@@ -62,7 +62,7 @@ static td_module *make_block(int64_t in, int growth, int layers)
     for (int i = 0; i < layers; i++) {
         add_numbered(m, "denselayer", i + 1, make_layer(in + (int64_t)i * growth, growth));
     }
-    return td_module_finish(m);
+    return td_module_finish(td_module_mark(m, TD_PART_STAGE));
 }
 
 static td_module *make_transition(int64_t in, int64_t out)
@@ -72,7 +72,7 @@ static td_module *make_transition(int64_t in, int64_t out)
     td_module_add(m, "relu", td_nn_relu());
     td_module_add(m, "conv", td_block_conv(in, out, 1, 1, 1));
     td_module_add(m, "pool", td_nn_avg_pool2d(2));
-    return td_module_finish(m);
+    return td_module_finish(td_module_mark(m, TD_PART_STAGE));
 }
 
 /* ---- the whole ---- */

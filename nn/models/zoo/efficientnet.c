@@ -61,7 +61,7 @@ static td_module *make_block(const stage_plan *stage, bool first, double drop)
     s->residual = stride == 1 && in == stage->out;
     s->block = td_module_add(m, "block", td_nn_sequential_list(parts, count));
     s->stochastic_depth = td_module_add(m, "stochastic_depth", td_nn_stochastic_depth(drop));
-    return td_module_finish(m);
+    return td_module_finish(td_module_mark(m, TD_PART_BLOCK));
 }
 
 /* ---- the whole ---- */
@@ -95,6 +95,9 @@ static td_module *make_features(double stochastic_depth)
     }
     parts[count++] =
         td_block_conv_norm(stages[STAGES - 1].out, LAST_CHANNELS, 1, 1, 1, TD_SILU_ACTIVATION);
+    for (int i = 0; i < count; i++) {
+        td_module_mark(parts[i], TD_PART_STAGE);
+    }
     return td_nn_sequential_list(parts, count);
 }
 

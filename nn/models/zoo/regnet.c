@@ -67,7 +67,7 @@ static td_module *make_block(const regnet_plan *plan, int64_t in, int64_t out, i
     }
     s->c = td_module_add(f, "c", td_block_conv_norm(out, out, 1, 1, 1, TD_NO_ACTIVATION));
     td_module_add(m, "f", td_module_finish(f));
-    return td_module_finish(m);
+    return td_module_finish(td_module_mark(m, TD_PART_BLOCK));
 }
 
 static td_module *make_stage(const regnet_plan *plan, int stage, int64_t in)
@@ -79,7 +79,7 @@ static td_module *make_stage(const regnet_plan *plan, int stage, int64_t in)
         snprintf(name, sizeof name, "block%d-%d", stage + 1, i);
         td_module_add(m, name, make_block(plan, i == 0 ? in : out, out, i == 0 ? 2 : 1));
     }
-    return td_module_finish(m);
+    return td_module_finish(td_module_mark(m, TD_PART_STAGE));
 }
 
 /* ---- the whole ---- */
@@ -123,6 +123,7 @@ static td_module *regnet_make(int index, const td_model_options *options)
     regnet_state *s = m->state;
     s->stem =
         td_module_add(m, "stem", td_block_conv_norm(3, STEM_WIDTH, 3, 2, 1, TD_RELU_ACTIVATION));
+    td_module_mark(s->stem, TD_PART_STEM);
     td_module *trunk = td_nn_sequential_list(NULL, 0);
     int64_t in = STEM_WIDTH;
     for (int i = 0; i < 4; i++) {
