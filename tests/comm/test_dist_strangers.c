@@ -9,8 +9,6 @@
 #include "tests/help/temp_folder.h"
 
 #include <fcntl.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -331,74 +329,6 @@ static void loopback_only(void **state)
     end(s);
 }
 
-/* ---- a flood ---- */
-
-enum { FLOODS = 8, PIPELINED = 2000 };
-
-typedef struct flood {
-    int fd[FLOODS];
-    atomic_bool over;
-} flood;
-
-static void *keep_asking(void *argument)
-{
-    flood *f = argument;
-    static unsigned char requests[PIPELINED * 32], answers[1 << 16];
-    size_t size = 0, sent[FLOODS] = { 0 };
-    for (int i = 0; i < PIPELINED; i++) {
-        size += raw_request(requests + size, TD_STORE_CHECK, "k", "", 0);
-    }
-    while (!atomic_load(&f->over)) {
-        for (int i = 0; i < FLOODS; i++) {
-            ssize_t more =
-                send(f->fd[i], requests + sent[i], size - sent[i], MSG_DONTWAIT | MSG_NOSIGNAL);
-            sent[i] = more > 0 ? (sent[i] + (size_t)more) % size : sent[i];
-            (void)!recv(f->fd[i], answers, sizeof(answers), MSG_DONTWAIT);
-        }
-    }
-    return NULL;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* Eight connections ask as fast as they can: a ninth is answered soon. */
-static void a_flood_starves_nobody(void **state)
-{
-    (void)state;
-    enum { CALLS = 200 };
-    served s = serve();
-    flood f = { .over = false };
-    for (int i = 0; i < FLOODS; i++) {
-        f.fd[i] = raw_connect(s.port);
-        raw_greet(f.fd[i], &s.token);
-    }
-    pthread_t thread;
-    assert_int_equal(pthread_create(&thread, NULL, keep_asking, &f), 0);
-    double took[CALLS];
-    for (int i = 0; i < CALLS; i++) {
-        td_sleep(0.005);
-        double begin = td_clock();
-        assert_int_equal(td_store_set_text(s.store, "mine", "1"), TD_OK);
-        took[i] = td_clock() - begin;
-    }
-    atomic_store(&f.over, true);
-    pthread_join(thread, NULL);
-    for (int i = 0; i < FLOODS; i++) {
-        close(f.fd[i]);
-    }
-    qsort(took, CALLS, sizeof(took[0]), by_value);
-    double p99 = took[CALLS * 99 / 100];
-    print_message("# another client's answer: median %.2f ms, 99th percentile %.2f ms\n",
-                  1e3 * took[CALLS / 2], 1e3 * p99);
-    /* A machine that is busy with other things is slower, too. */
-    assert_true(p99 < (getenv("TANDEM_LONG") != NULL ? 0.05 : 0.5));
-    end(s);
-}
-
 /* ---- shared memory ---- */
 
 /* What a key names is mapped only if it is memory that tandem has made, of this size. */
@@ -462,7 +392,6 @@ int main(void)
         cmocka_unit_test(strangers_leave_descriptors),
         cmocka_unit_test(drain_waits_for_members_only),
         cmocka_unit_test(loopback_only),
-        cmocka_unit_test(a_flood_starves_nobody),
         FOLDER_TEST(only_our_memory_is_mapped),
         cmocka_unit_test(memory_of_the_dead),
     };

@@ -190,6 +190,22 @@ void td_socket_peer_address(int fd, char text[TD_ADDRESS_BYTES])
     address_of(fd, getpeername, text);
 }
 
+uint64_t td_socket_origin(int fd)
+{
+    struct sockaddr_in6 from = { 0 };
+    socklen_t size = sizeof(from);
+    uint64_t network = 0;
+    if (getpeername(fd, (struct sockaddr *)&from, &size) != 0) {
+        return 0;
+    }
+    if (from.sin6_family == AF_INET) {
+        return ((struct sockaddr_in *)(void *)&from)->sin_addr.s_addr;
+    }
+    bool mapped = IN6_IS_ADDR_V4MAPPED(&from.sin6_addr);
+    memcpy(&network, from.sin6_addr.s6_addr + (mapped ? 12 : 0), mapped ? 4 : sizeof(network));
+    return network;
+}
+
 bool td_address_is_loopback(const char *text)
 {
     return strncmp(text, "127.", 4) == 0 || strcmp(text, "::1") == 0 ||

@@ -29,7 +29,10 @@ td_status td_socket_receive(int fd, void *bytes, size_t size, double deadline);
  * into IPv6 is given as IPv4. */
 void td_socket_local_address(int fd, char text[TD_ADDRESS_BYTES]);
 void td_socket_peer_address(int fd, char text[TD_ADDRESS_BYTES]); /* the other end's */
-bool td_address_is_loopback(const char *text);                    /* 127.x.y.z, ::1 or localhost */
+/* Where a connection comes from, as a number: an IPv4 address, or the network (64 bits) of an IPv6
+ * address, because one host may have all addresses of its network. */
+uint64_t td_socket_origin(int fd);
+bool td_address_is_loopback(const char *text); /* 127.x.y.z, ::1 or localhost */
 
 /* Who listens on a port, as far as this process may see it: "pid 123 (python3)". false: unknown. */
 bool td_port_holder(int port, char *text, size_t size);

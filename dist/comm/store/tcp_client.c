@@ -75,10 +75,11 @@ static td_status greet(const tcp_store *t, int fd, double deadline)
     return prove(t, fd, mine + sizeof(hello), deadline);
 }
 
-/* *deadline: see td_socket_connect. */
-static int open_connection(const tcp_store *t, double *deadline)
+/* *deadline: see td_socket_connect. *met: somebody listens there. */
+static int open_connection(const tcp_store *t, double *deadline, bool *met)
 {
     int fd = td_socket_connect(t->host, t->port, deadline);
+    *met = fd >= 0;
     if (fd < 0) {
         return fd;
     }
@@ -95,9 +96,9 @@ static int keep_connecting(const tcp_store *t, double timeout)
 {
     char last[400] = "";
     double begin = td_clock(), pause = FIRST_PAUSE;
-    for (;;) {
+    for (bool met;;) {
         double tried = td_clock(), deadline = fmin(begin + timeout, tried + ATTEMPT);
-        int fd = open_connection(t, &deadline);
+        int fd = open_connection(t, &deadline, &met);
         if (fd >= 0 || fd == TD_E_MISMATCH || fd == TD_E_IO) {
             return fd;
         }
@@ -123,7 +124,7 @@ static int keep_connecting(const tcp_store *t, double timeout)
                            t->host, t->port, now - begin, last);
         }
         td_sleep(pause);
-        pause = 2 * pause < LONGEST_PAUSE ? 2 * pause : LONGEST_PAUSE;
+        pause = fmin(2 * pause, LONGEST_PAUSE);
     }
 }
 
@@ -134,12 +135,21 @@ static void close_connection(int fd)
     }
 }
 
-/* Two threads that ask at once have a connection each, and the last one to be done leaves its
- * own. */
+/* Two threads that ask at once have a connection each, and the last one to be done leaves its own.
+ * A server that strangers flood may end a connection in its hello, when nothing was asked yet: then
+ * another one is opened. A server that is gone refuses. */
 static int take_connection(const tcp_store *t, atomic_int *place, double *deadline)
 {
     int fd = atomic_exchange(place, -1);
-    return fd >= 0 ? fd : open_connection(t, deadline);
+    bool met = true;
+    for (double pause = FIRST_PAUSE; fd < 0; pause = fmin(2 * pause, LONGEST_PAUSE)) {
+        fd = open_connection(t, deadline, &met);
+        if (fd != TD_E_NETWORK || !met || td_clock() + pause > *deadline) {
+            return fd;
+        }
+        td_sleep(pause);
+    }
+    return fd;
 }
 
 static void give_connection(atomic_int *place, int fd)

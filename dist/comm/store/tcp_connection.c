@@ -297,6 +297,7 @@ td_connection *td_connection_new(int fd, td_server_data *data)
     td_connection *c = calloc(1, sizeof(td_connection));
     if (c != NULL) {
         *c = (td_connection){ .next = data->first, .link = &data->first, .fd = fd };
+        c->origin = td_socket_origin(fd);
         c->since = td_clock();
         if (c->next != NULL) {
             c->next->link = &c->next;

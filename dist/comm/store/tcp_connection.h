@@ -12,6 +12,7 @@
 typedef struct td_connection {
     struct td_connection *next, **link; /* link: what points to this connection */
     int fd;                             /* not blocking */
+    uint64_t origin;                    /* td_socket_origin */
     double since; /* when it was accepted; then, when it last sent or took anything */
     enum {
         TD_READING_HELLO,

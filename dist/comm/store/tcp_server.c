@@ -61,23 +61,36 @@ static bool grow(td_tcp_server *s)
     return true;
 }
 
-/* Ends the oldest connection of a stranger if there are so many. */
+/* Ends a connection of a stranger if there are so many: the oldest one from where most come from.
+ * So one host that opens connections and says nothing pushes out its own, not those of a rank whose
+ * hello takes longer on its way. */
 static void limit_strangers(td_tcp_server *s, int most)
 {
-    td_connection *oldest = NULL;
-    int count = 0;
-    for (td_connection *c = s->data.first; c != NULL; c = c->next) {
+    td_connection *strangers[MOST_STRANGERS], *end = NULL;
+    uint64_t origins[MOST_STRANGERS];
+    int count = 0, largest = 0;
+    for (td_connection *c = s->data.first; c != NULL && count < MOST_STRANGERS; c = c->next) {
         if (td_connection_is_strangers(c) && !c->closed) {
-            oldest = c;
-            count++;
+            strangers[count] = c;
+            origins[count++] = c->origin;
         }
     }
-    if (oldest != NULL && count >= most) {
-        oldest->closed = true;
+    for (int i = 0; i < count && count >= most; i++) {
+        int same = 0;
+        for (int j = 0; j < count; j++) {
+            same += origins[j] == origins[i];
+        }
+        if (same >= largest) { /* older connections follow */
+            largest = same;
+            end = strangers[i];
+        }
+    }
+    if (end != NULL) {
+        end->closed = true;
     }
 }
 
-/* Says once that connections must wait, and ends the oldest one of a stranger. */
+/* Says once that connections must wait, and ends one of a stranger. */
 static void make_room(td_tcp_server *s, int error)
 {
     if (!s->told_full && td_stderr_is_read(0)) { /* clients do not wait for a reader */
