@@ -96,7 +96,7 @@ static td_status open_data(train_run *r)
     snprintf(r->data_name, sizeof(r->data_name), "%s", j->data.name);
     return notes_add_model(&r->notes,
                            &(model_input){ 32, 32, cifar_normalise.mean, cifar_normalise.std },
-                           r->train, CLASSES);
+                           r->train);
 }
 
 static void close_data(train_run *r)

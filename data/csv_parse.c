@@ -1,4 +1,5 @@
 /* CSV from memory: rows of numbers, one column of which is the label. */
+#include "data/class_names.h"
 #include "data/dataset.h"
 #include "data/parse.h"
 #include "tensor/number.h"
@@ -235,6 +236,9 @@ static td_status add_word(const cursor *c, td_csv_table *t, const char *word)
                        "%s:%lld: column %d has more than %d different words: is it the label?",
                        c->name, c->number, t->label + 1, MOST_WORDS);
     }
+    char place[300];
+    snprintf(place, sizeof place, "%.200s:%lld: column %d", c->name, c->number, t->label + 1);
+    TD_TRY(td_class_name_check(place, word));
     if (!td_add_text(&t->names, t->classes, word)) {
         return td_fail(TD_E_NOMEM, "%s: no memory for the class names", c->name);
     }
@@ -258,12 +262,13 @@ static td_status take_word(const cursor *c, td_csv_table *t, const field *f, dou
     if (known < t->classes) {
         return TD_OK;
     }
+    char list[TD_CLASS_LIST];
     return c->rules->options.classes_of == NULL
                ? add_word(c, t, f->text)
                : td_fail(TD_E_FORMAT,
-                         "%s:%lld: column %d: '%.40s' is none of the %d classes of the other "
-                         "dataset (%s, ...)",
-                         c->name, c->number, t->label + 1, f->text, t->classes, t->names[0]);
+                         "%s:%lld: column %d: '%.40s' is none of the other dataset's %s", c->name,
+                         c->number, t->label + 1, f->text,
+                         td_class_names_show((const char *const *)t->names, t->classes, list));
 }
 
 static td_status take_number(const cursor *c, td_csv_table *t, const field *f, double *label)

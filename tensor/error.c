@@ -3,6 +3,7 @@
 
 #include "tensor/extend.h"
 #include "tensor/number.h"
+#include "tensor/text.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -92,6 +93,7 @@ static void set_last_error(const message *m)
     size_t length = m->length < LAST_ERROR_BYTES ? m->length : LAST_ERROR_BYTES - 1;
     memcpy(last_error, m->text, length);
     last_error[length] = '\0';
+    td_clean_text(last_error); /* names of files and classes are in it */
 }
 
 td_status(td_fail)(td_status status, const char *format, ...)
@@ -210,6 +212,7 @@ _Noreturn void td_fatal(td_site at, const char *format, ...)
     va_start(args, format);
     message_append_list(&m, format, args);
     va_end(args);
+    td_clean_text(m.text);
     message_append_context(&m);
 
     if (thread_handler.call != NULL) {

@@ -12,6 +12,67 @@
 #include <string.h>
 #include <strings.h>
 
+/* ---- plain text ---- */
+
+/* The character at *at of UTF-8, and *at behind it; 0: it is none. */
+static uint32_t next_character(const unsigned char **at)
+{
+    static const uint32_t least[] = { 0, 0x80, 0x800, 0x10000 };
+    uint32_t c = *(*at)++;
+    int more = c < 0x80 ? 0 : c < 0xc0 ? -1 : c < 0xe0 ? 1 : c < 0xf0 ? 2 : c < 0xf8 ? 3 : -1;
+    if (more > 0) {
+        c &= 0x3fu >> more;
+    }
+    for (int i = 0; i < more; i++) {
+        if ((**at & 0xc0) != 0x80) {
+            return 0;
+        }
+        c = c << 6 | (*(*at)++ & 0x3fu);
+    }
+    return more < 0 || c < least[more] ? 0 : c;
+}
+
+static bool is_plain(uint32_t c)
+{
+    bool control = c < 0x20 || (c >= 0x7f && c < 0xa0);
+    bool turns = (c >= 0x2028 && c < 0x202f) || (c >= 0x2066 && c < 0x206a); /* or breaks a line */
+    bool none = (c >= 0xd800 && c < 0xe000) || c == 0xfeff || c == 0xfffe || c == 0xffff;
+    return !control && !turns && !none && c <= 0x10ffff;
+}
+
+bool td_is_plain_text(const char *text)
+{
+    const unsigned char *at = (const unsigned char *)text;
+    while (*at != '\0' && is_plain(next_character(&at))) {
+        text = (const char *)at;
+    }
+    return *text == '\0';
+}
+
+bool td_is_utf8(const char *text)
+{
+    const unsigned char *at = (const unsigned char *)text;
+    while (*at != '\0') {
+        uint32_t c = next_character(&at);
+        if (c == 0 || c > 0x10ffff || (c >= 0xd800 && c < 0xe000)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+void td_clean_text(char *text)
+{
+    for (const unsigned char *at = (unsigned char *)text, *begin = at; *at != '\0'; begin = at) {
+        uint32_t c = next_character(&at);
+        for (; begin < at && c != '\t' && !is_plain(c); begin++) {
+            text[begin - (unsigned char *)text] = '?';
+        }
+    }
+}
+
+/* ---- notices ---- */
+
 void td_notice(const char *format, ...)
 {
     enum { KEPT = 16 };
@@ -23,6 +84,7 @@ void td_notice(const char *format, ...)
     va_start(arguments, format);
     td_vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
+    td_clean_text(text);
     pthread_mutex_lock(&lock);
     bool again = count == KEPT;
     for (int i = 0; i < count; i++) {

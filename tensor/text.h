@@ -1,7 +1,8 @@
-/* Texts: a hash, notices on stderr, and the name that was probably meant. */
+/* Texts: a hash, plain text, notices on stderr, and the name that was probably meant. */
 #ifndef TD_TENSOR_TEXT_H
 #define TD_TENSOR_TEXT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -19,6 +20,15 @@ static inline uint64_t td_hash_text(uint64_t hash, const char *text)
 {
     return td_hash_bytes(hash, text, strlen(text));
 }
+
+/* Texts of others (names of files and classes, what a peer or a file says) may hold anything. Plain is
+ * a line that every program and terminal takes as it is: UTF-8 without control characters, breaks of
+ * lines, marks of byte order, and marks that turn the direction of what follows. */
+bool td_is_plain_text(const char *text);
+/* Any characters, control characters, too, but UTF-8. */
+bool td_is_utf8(const char *text);
+/* For all that is printed: each byte that is not plain becomes '?', but for tabs. */
+void td_clean_text(char *text);
 
 /* Writes "tandem: ..." on stderr: for facts that the user should know and that are no errors. Texts
  * whose first 159 bytes are equal are written once, and a process writes 16 texts at most. Any

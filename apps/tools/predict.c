@@ -8,6 +8,7 @@
  * for a file that does not, there are options. Images are resized and cropped as in torchvision's
  * evaluation. */
 #include "apps/tools/common/cli.h"
+#include "apps/tools/common/notes.h"
 #include "nn/module.h"
 #include "nn/onnx/onnx.h"
 #include "tandem.h"
@@ -15,6 +16,7 @@
 #include "tensor/extend.h"
 #include "tensor/files.h"
 #include "tensor/number.h"
+#include "tensor/text.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -28,7 +30,7 @@ typedef struct predictor {
     bool sizes_given;
     td_image_folder_transform transform;
     int64_t classes;
-    char **names; /* [classes] or NULL */
+    td_class_names names; /* of the first classes, or of none */
     td_module *net;
 } predictor;
 
@@ -75,39 +77,51 @@ static td_status find_transform(predictor *p, const td_safetensors *file)
 
 /* ---- names of classes ---- */
 
-/* Lines of text, one name each. */
-static td_status take_names(predictor *p, const char *text, const char *where)
+/* The file's own names may be replaced by others, but not be given to other classes. */
+static td_status check_not_moved(const predictor *p, const td_class_names *given)
 {
-    p->names = calloc((size_t)p->classes, sizeof(char *));
-    if (p->names == NULL) {
-        return td_fail(TD_E_NOMEM, "no memory for %lld names", (long long)p->classes);
-    }
-    int64_t count = 0;
-    while (*text != '\0') {
-        size_t length = strcspn(text, "\r\n");
-        if (count < p->classes) {
-            p->names[count] = strndup(text, length);
+    const char *const *own = (const char *const *)p->names.name;
+    const char *const *new = (const char *const *)given->name;
+    for (int i = 0; i < given->count; i++) {
+        int place = td_class_names_find(own, p->names.count, given->name[i], i);
+        if (place >= 0 && place != i) {
+            char before[TD_CLASS_LIST], now[TD_CLASS_LIST];
+            return td_fail(TD_E_MISMATCH,
+                           "%s: line %d is '%s', which the model knows as class %d. The model has "
+                           "%s. The list has %s. Leave out --classes, or put the names in the "
+                           "model's order",
+                           p->names_file, i + 1, given->name[i], place,
+                           td_class_names_show(own, p->names.count, before),
+                           td_class_names_show(new, given->count, now));
         }
-        count++;
-        text += length;
-        text += strspn(text, "\r");
-        text += *text == '\n';
-    }
-    if (count != p->classes) {
-        return td_fail(TD_E_FORMAT, "%s names %lld classes, and the model has %lld", where,
-                       (long long)count, (long long)p->classes);
     }
     return TD_OK;
 }
 
-static td_status read_names(predictor *p)
+static td_status take_given(predictor *p, td_class_names *given)
+{
+    if (given->count != p->classes) {
+        return td_fail(TD_E_FORMAT, "%s names %d classes, and the model has %lld", p->names_file,
+                       given->count, (long long)p->classes);
+    }
+    TD_TRY(check_not_moved(p, given));
+    td_class_names own = p->names;
+    p->names = *given;
+    *given = own;
+    return TD_OK;
+}
+
+static td_status read_given(predictor *p)
 {
     char *text;
     size_t size;
+    td_class_names given;
     TD_TRY(td_read_file(p->names_file, "a list of names", MOST_BYTES, &text, &size));
-    td_status status = size > 0 ? take_names(p, text, p->names_file)
-                                : td_fail(TD_E_IO, "%s: the file is empty", p->names_file);
+    td_status status = td_class_names_parse(p->names_file, text, size, true, &given);
     free(text);
+    TD_TRY(status);
+    status = take_given(p, &given);
+    td_class_names_free(&given);
     return status;
 }
 
@@ -117,12 +131,12 @@ static td_status describe(predictor *p)
 {
     td_safetensors *file;
     TD_TRY(td_safetensors_open(p->model, &file));
-    const char *names = td_safetensors_metadata(file, "classes");
     td_status status = find_transform(p, file);
+    if (status == TD_OK) {
+        status = notes_read_classes(p->model, file, p->classes, &p->names);
+    }
     if (status == TD_OK && p->names_file != NULL) {
-        status = read_names(p);
-    } else if (status == TD_OK && names != NULL) {
-        status = take_names(p, names, "the model's file");
+        status = read_given(p);
     }
     td_safetensors_close(file);
     return status;
@@ -165,8 +179,9 @@ static td_status run(predictor *p, const char *path, double *probability)
 }
 
 /* Prints the most probable classes; what has been printed is marked by -1. */
-static void print_top(const predictor *p, const char *path, double *probability)
+static void print_top(const predictor *p, char *path, double *probability)
 {
+    td_clean_text(path);
     printf("%s\n", path);
     for (int64_t k = 0; k < p->top && k < p->classes; k++) {
         int64_t best = 0;
@@ -174,8 +189,8 @@ static void print_top(const predictor *p, const char *path, double *probability)
             best = probability[i] > probability[best] ? i : best;
         }
         printf("  %6.2f %%  ", 100 * probability[best]);
-        if (p->names != NULL) {
-            printf("%s\n", p->names[best]);
+        if (best < p->names.count) {
+            printf("%s\n", p->names.name[best]);
         } else {
             printf("class %lld\n", (long long)best);
         }
@@ -213,10 +228,7 @@ static int export_onnx(const predictor *p)
 
 static void close_model(predictor *p)
 {
-    for (int64_t i = 0; p->names != NULL && i < p->classes; i++) {
-        free(p->names[i]);
-    }
-    free(p->names);
+    td_class_names_free(&p->names);
     td_module_free(p->net);
 }
 
@@ -226,7 +238,8 @@ int main(int argc, char **argv)
     enum { SIZE = 3, RESIZE };
     cli_option options[] = {
         cli_text("arch", "NAME", &p.arch, "The model's architecture, where its file does not say"),
-        cli_text("classes", "FILE", &p.names_file, "Names of the classes, one a line"),
+        cli_text("classes", "FILE", &p.names_file, "Names of the classes, one a line, in UTF-8; blank lines at "
+                                           "the end and blanks around a name do not count"),
         cli_int("top", &p.top, 1, MOST_CLASSES, "How many classes are shown"),
         [SIZE] = cli_int("size", &p.size, 1, MOST_SIDE,
                          "Pixels of a side of what the model sees; otherwise its file's"),

@@ -78,5 +78,5 @@ td_status td_bitmap_decode(const td_encoded *image, int rows, td_bitmap *bitmap)
 {
     td_encoded p = *image;
     *bitmap = (td_bitmap){ .rgb = NULL };
-    return read_image(&p, rows > 0 && rows < p.height ? rows : p.height, bitmap);
+    return read_image(&p, p.intact && rows > 0 && rows < p.height ? rows : p.height, bitmap);
 }

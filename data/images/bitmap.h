@@ -15,6 +15,7 @@ typedef struct td_encoded {
     size_t size;
     const char *name;    /* of the file, for messages */
     int64_t most_pixels; /* more are refused before anything is decoded */
+    bool intact; /* all of this file was decoded before: no damage is in the rows that are not needed */
     int width, height;   /* set by td_bitmap_open */
 } td_encoded;
 
@@ -22,9 +23,9 @@ typedef struct td_encoded {
  * file is neither, has no pixels, or too many. TD_E_UNSUPPORTED: this build lacks the library. */
 td_status td_bitmap_open(td_encoded *image);
 
-/* Decodes the first `rows` rows (0: all; of an interlaced image always all, and bitmap->height says
- * so) to RGB: grey becomes three equal channels, transparency is dropped, CMYK is converted.
- * TD_E_FORMAT: damaged or cut off. */
+/* Decodes the first `rows` rows (0: all; of an interlaced image and of one that is not known to be
+ * intact always all, and bitmap->height says so) to RGB: grey becomes three equal channels,
+ * transparency is dropped, CMYK is converted. TD_E_FORMAT: damaged or cut off. */
 td_status td_bitmap_decode(const td_encoded *image, int rows, td_bitmap *bitmap);
 
 /* ---- the decoders (bitmap_jpeg.c, bitmap_png.c) ---- */

@@ -25,12 +25,16 @@ static void on_error(j_common_ptr info)
     longjmp(r->failed, 1);
 }
 
-/* Warnings: damaged parts are shown as well as they can be, as all decoders do; but a file that was
- * cut off has parts that are not there. */
+/* The library warns of damage and goes on with what it makes up: grey, or pixels of elsewhere. Other
+ * warnings are of markers that only look odd; many cameras write such files. */
 static void on_message(j_common_ptr info, int level)
 {
-    if (level < 0 && info->err->msg_code == JWRN_JPEG_EOF) {
-        on_error(info);
+    static const int damage[] = { JWRN_JPEG_EOF,       JWRN_HIT_MARKER,  JWRN_HUFF_BAD_CODE,
+                                  JWRN_ARITH_BAD_CODE, JWRN_MUST_RESYNC, JWRN_BOGUS_PROGRESSION };
+    for (size_t i = 0; i < sizeof damage / sizeof *damage; i++) {
+        if (level < 0 && info->err->msg_code == damage[i]) {
+            on_error(info);
+        }
     }
 }
 

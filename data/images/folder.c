@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,6 +21,7 @@ typedef struct image_folder {
     td_folder_list list;
     td_image_folder_options options;
     td_byte_values values;
+    _Atomic bool *intact; /* [length] whether an image was decoded whole, and is good */
     pthread_mutex_t lock; /* of what follows, and nothing else changes */
     char **bad;           /* [length] what is wrong with an image, or NULL; NULL: with none */
     int64_t bad_count;
@@ -36,12 +38,12 @@ static int64_t most_bytes(int64_t most_pixels)
                : INT64_MAX;
 }
 
-static td_status load(const char *path, const td_image_folder_transform *t, int64_t most_pixels,
-                      uint64_t epoch, uint64_t sample, uint8_t *rgb)
+static td_status load(td_encoded picture, const td_image_folder_transform *t, uint64_t epoch,
+                      uint64_t sample, uint8_t *rgb)
 {
     char *bytes;
-    td_encoded picture = { .name = path, .most_pixels = most_pixels };
-    TD_TRY(td_read_file(path, "an image", most_bytes(most_pixels), &bytes, &picture.size));
+    TD_TRY(td_read_file(picture.name, "an image", most_bytes(picture.most_pixels), &bytes,
+                        &picture.size));
     picture.bytes = (const uint8_t *)bytes;
     td_status status = td_picture_load(t, &picture, epoch, sample, rgb);
     free(bytes);
@@ -94,8 +96,13 @@ static td_status load_sample(image_folder *f, int64_t *sample, uint64_t epoch, u
     for (int64_t tries = 0; tries < f->base.length; tries++) {
         char path[8192];
         snprintf(path, sizeof path, "%s/%s", f->root, f->list.paths[*sample]);
-        td_status status = load(path, &f->options.transform, f->options.most_pixels, epoch,
-                                (uint64_t)*sample, rgb);
+        td_encoded picture = { .name = path,
+                               .most_pixels = f->options.most_pixels,
+                               .intact = atomic_load(&f->intact[*sample]) };
+        td_status status = load(picture, &f->options.transform, epoch, (uint64_t)*sample, rgb);
+        if (status == TD_OK) {
+            atomic_store(&f->intact[*sample], true);
+        }
         if (status == TD_OK || !f->options.skip_bad || status == TD_E_NOMEM ||
             status == TD_E_UNSUPPORTED) {
             return status;
@@ -137,6 +144,7 @@ static void free_folder(td_dataset *dataset)
         free(f->bad[i]);
     }
     free(f->bad);
+    free((void *)f->intact);
     td_folder_list_free(&f->list);
     pthread_mutex_destroy(&f->lock);
     free(f->root);
@@ -154,10 +162,13 @@ static td_status list_part(image_folder *f)
                        f->options.val ? "give more than 0 and less than 1"
                                       : "give less than 1, or 0 for no split");
     }
-    TD_TRY(td_folder_list_read(f->root, &f->list));
-    return fraction > 0.0 ? td_folder_list_split(&f->list, f->root, fraction, f->options.val,
-                                                 f->options.split_seed)
-                          : TD_OK;
+    TD_TRY(td_folder_list_read(f->root, f->options.class_names, f->options.classes, &f->list));
+    if (fraction > 0.0) {
+        TD_TRY(td_folder_list_split(&f->list, f->root, fraction, f->options.val,
+                                    f->options.split_seed));
+    }
+    f->intact = calloc((size_t)f->list.count, sizeof *f->intact);
+    return f->intact != NULL ? TD_OK : td_fail(TD_E_NOMEM, "%s: no memory for its list", f->root);
 }
 
 td_dataset *td_image_folder_open_at(td_image_folder_options options, td_site at)
@@ -188,8 +199,8 @@ td_dataset *td_image_folder_open_at(td_image_folder_options options, td_site at)
     f->base.sample_shape = TD_SHAPE(3, t->size, t->size);
     f->base.dtype = TD_F32;
     f->base.layout = TD_IMAGE;
-    f->base.classes = f->list.class_count;
-    f->base.class_names = (const char *const *)f->list.classes;
+    f->base.classes = f->list.classes.count;
+    f->base.class_names = (const char *const *)f->list.classes.name;
     return &f->base;
 }
 
@@ -237,7 +248,8 @@ td_status td_image_read(const char *path, const td_image_folder_transform *trans
     if (rgb == NULL) {
         return td_fail(TD_E_NOMEM, "%s: no memory for an image of %d pixels", path, t.size);
     }
-    td_status status = load(path, &t, USUAL_MOST_PIXELS, 0, 0, rgb);
+    td_encoded picture = { .name = path, .most_pixels = USUAL_MOST_PIXELS };
+    td_status status = load(picture, &t, 0, 0, rgb);
     if (status == TD_OK) {
         td_byte_values values;
         set_values(&values, &t);

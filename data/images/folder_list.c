@@ -1,6 +1,7 @@
 /* Reads a folder of images: its classes and the paths of their files. */
 #include "data/dataset.h"
 #include "data/images/folder_list.h"
+#include "tensor/text.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -13,13 +14,10 @@ enum { PATH = 4096, DEEPEST = 32 };
 
 void td_folder_list_free(td_folder_list *list)
 {
-    for (int i = 0; i < list->class_count; i++) {
-        free(list->classes[i]);
-    }
     for (int64_t i = 0; i < list->count; i++) {
         free(list->paths[i]);
     }
-    free(list->classes);
+    td_class_names_free(&list->classes);
     free(list->paths);
     free(list->labels);
     *list = (td_folder_list){ .count = 0 };
@@ -32,13 +30,13 @@ static td_status no_memory(const char *root)
     return td_fail(TD_E_NOMEM, "%s: no memory for the list of images", root);
 }
 
-static td_status add_sample(td_folder_list *list, const char *root, const char *path)
+static td_status add_sample(td_folder_list *list, const char *root, const char *path, int label)
 {
     if (!td_grow(&list->labels, list->count, sizeof *list->labels) ||
         !td_add_text(&list->paths, list->count, path)) {
         return no_memory(root);
     }
-    list->labels[list->count++] = list->class_count - 1;
+    list->labels[list->count++] = label;
     return TD_OK;
 }
 
@@ -47,6 +45,20 @@ static td_status add_sample(td_folder_list *list, const char *root, const char *
 static int is_entry(const struct dirent *entry)
 {
     return strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
+}
+
+/* What systems and programs put next to images: copies, thumbnails and settings, no class's images. */
+static bool is_hidden(const char *name)
+{
+    static const char *const table[] = {
+        "__MACOSX",  "@eaDir",      "$RECYCLE.BIN",  "System Volume Information", "lost+found",
+        "Thumbs.db", "desktop.ini", "ehthumbs.db",   "Icon\r",
+    };
+    bool hidden = name[0] == '.';
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        hidden = hidden || strcasecmp(name, table[i]) == 0;
+    }
+    return hidden;
 }
 
 static int by_name(const struct dirent **a, const struct dirent **b)
@@ -98,9 +110,21 @@ static td_status is_folder(const char *folder, const struct dirent *entry, bool 
 
 /* ---- the tree ---- */
 
+static td_status take_file(td_folder_list *list, const char *root, const char *path, int label)
+{
+    if (has_suffix(path, others)) {
+        return td_fail(TD_E_UNSUPPORTED,
+                       "%s/%s: images are read from JPEG and PNG files; convert this one "
+                       "(mogrify -format png), or remove it",
+                       root, path);
+    }
+    return has_suffix(path, taken) ? add_sample(list, root, path, label) : TD_OK;
+}
+
 /* Images of a folder and all below, as they come; they are sorted later.
  * NOLINTNEXTLINE(misc-no-recursion): at most DEEPEST folders deep. */
-static td_status walk_class(td_folder_list *list, const char *root, const char *relative, int depth)
+static td_status walk_class(td_folder_list *list, const char *root, const char *relative, int label,
+                            int depth)
 {
     char path[PATH], below[PATH];
     struct dirent **entries;
@@ -117,18 +141,15 @@ static td_status walk_class(td_folder_list *list, const char *root, const char *
     }
     td_status status = TD_OK;
     for (int i = 0; i < count; i++) {
-        bool folder = false;
-        status = status == TD_OK ? is_folder(path, entries[i], &folder) : status;
-        status = status == TD_OK ? join(below, relative, entries[i]->d_name) : status;
-        if (status == TD_OK && folder) {
-            status = walk_class(list, root, below, depth + 1);
-        } else if (status == TD_OK && has_suffix(entries[i]->d_name, taken)) {
-            status = add_sample(list, root, below);
-        } else if (status == TD_OK && has_suffix(entries[i]->d_name, others)) {
-            status = td_fail(TD_E_UNSUPPORTED,
-                             "%s/%s: images are read from JPEG and PNG files; convert this one "
-                             "(mogrify -format png), or remove it",
-                             root, below);
+        const char *name = entries[i]->d_name;
+        bool hidden = is_hidden(name), folder = false;
+        list->hidden += hidden;
+        if (status == TD_OK && !hidden) {
+            status = is_folder(path, entries[i], &folder);
+            status = status == TD_OK ? join(below, relative, name) : status;
+            status = status != TD_OK ? status
+                     : folder        ? walk_class(list, root, below, label, depth + 1)
+                                     : take_file(list, root, below, label);
         }
         free(entries[i]);
     }
@@ -150,14 +171,10 @@ static int by_folder(const void *a, const void *b)
     return order != 0 ? order : strcmp(slash_x, slash_y);
 }
 
-static td_status add_class(td_folder_list *list, const char *root, const char *name)
+static td_status walk_sorted(td_folder_list *list, const char *root, const char *name, int label)
 {
     int64_t first = list->count;
-    if (!td_add_text(&list->classes, list->class_count, name)) {
-        return no_memory(root);
-    }
-    list->class_count++;
-    TD_TRY(walk_class(list, root, name, 0));
+    TD_TRY(walk_class(list, root, name, label, 0));
     if (list->count == first) {
         return td_fail(TD_E_NOTFOUND,
                        "%s/%s: no image (jpg, jpeg, png) in this class; add some or remove the "
@@ -168,9 +185,19 @@ static td_status add_class(td_folder_list *list, const char *root, const char *n
     return TD_OK;
 }
 
-td_status td_folder_list_read(const char *root, td_folder_list *list)
+/* ---- classes ---- */
+
+static td_status add_folder(const char *root, const char *name, td_class_names *folders)
 {
-    *list = (td_folder_list){ .count = 0 };
+    char place[PATH];
+    snprintf(place, sizeof place, "%s: a sub-folder", root);
+    TD_TRY(td_class_name_check(place, name));
+    return td_class_names_copy(&name, 1, folders);
+}
+
+/* The sub-folders, sorted by name. */
+static td_status list_folders(const char *root, td_class_names *folders, int64_t *hidden)
+{
     struct dirent **entries;
     int count = scandir(root, &entries, is_entry, by_name);
     if (count < 0) {
@@ -178,17 +205,82 @@ td_status td_folder_list_read(const char *root, td_folder_list *list)
     }
     td_status status = TD_OK;
     for (int i = 0; i < count; i++) {
+        const char *name = entries[i]->d_name;
         bool folder = false;
-        status = status == TD_OK ? is_folder(root, entries[i], &folder) : status;
-        if (status == TD_OK && folder) {
-            status = add_class(list, root, entries[i]->d_name);
+        if (is_hidden(name)) {
+            ++*hidden;
+        } else if (status == TD_OK) {
+            status = is_folder(root, entries[i], &folder);
+            status = status == TD_OK && folder ? add_folder(root, name, folders) : status;
         }
         free(entries[i]);
     }
     free(entries);
-    if (status == TD_OK && list->class_count == 0) {
-        status = td_fail(TD_E_NOTFOUND,
-                         "%s: no sub-folders: each class of images has one of its name", root);
+    return status == TD_OK && folders->count == 0
+               ? td_fail(TD_E_NOTFOUND,
+                         "%s: no sub-folders: each class of images has one of its name", root)
+               : status;
+}
+
+static td_status unknown_class(const char *root, const char *name, const td_class_names *folders,
+                               const char *const *names, int count)
+{
+    char there[TD_CLASS_LIST], known[TD_CLASS_LIST];
+    const char *const *folder = (const char *const *)folders->name;
+    return td_fail(TD_E_MISMATCH,
+                   "%s: the sub-folder '%.200s' has the name of no class; the nearest is '%.200s'. "
+                   "The folder has %s. There should be no others than these %s",
+                   root, name, td_nearest_name(name, names, count),
+                   td_class_names_show(folder, folders->count, there),
+                   td_class_names_show(names, count, known));
+}
+
+/* Classes without images. */
+static void tell_fewer(const char *root, const td_class_names *folders, int count)
+{
+    char there[TD_CLASS_LIST];
+    if (folders->count < count) {
+        td_notice("%.200s: labels go by the names of the sub-folders, which are %s, of %d", root,
+                  td_class_names_show((const char *const *)folders->name, folders->count, there),
+                  count);
+    }
+}
+
+/* The images of all sub-folders. */
+static td_status walk_all(const char *root, const char *const *names, int count,
+                          const td_class_names *folders, td_folder_list *list)
+{
+    int label = -1;
+    for (int i = 0; i < folders->count; i++) { /* all names, before any image */
+        label = td_class_names_find(names, count, folders->name[i], label + 1);
+        if (label < 0) {
+            return unknown_class(root, folders->name[i], folders, names, count);
+        }
+    }
+    for (int i = 0; i < folders->count; i++) {
+        label = td_class_names_find(names, count, folders->name[i], label + 1);
+        TD_TRY(walk_sorted(list, root, folders->name[i], label));
+    }
+    tell_fewer(root, folders, count);
+    return td_class_names_copy(names, count, &list->classes);
+}
+
+td_status td_folder_list_read(const char *root, const char *const *names, int count,
+                              td_folder_list *list)
+{
+    *list = (td_folder_list){ .count = 0 };
+    td_class_names folders = { .count = 0 };
+    td_status status = list_folders(root, &folders, &list->hidden);
+    if (status == TD_OK) {
+        bool known = count > 0;
+        status = walk_all(root, known ? names : (const char *const *)folders.name,
+                          known ? count : folders.count, &folders, list);
+    }
+    td_class_names_free(&folders);
+    if (list->hidden > 0) {
+        td_notice("%.200s: skipped %lld hidden files and folders (names that begin with a dot, "
+                  "__MACOSX, Thumbs.db and the like)",
+                  root, (long long)list->hidden);
     }
     if (status != TD_OK) {
         td_folder_list_free(list);

@@ -2,18 +2,20 @@
 #ifndef TD_DATA_IMAGES_FOLDER_LIST_H
 #define TD_DATA_IMAGES_FOLDER_LIST_H
 
-#include "data/data.h"
+#include "data/class_names.h"
 
 typedef struct td_folder_list {
-    char **classes;
-    int class_count;
+    td_class_names classes;
     char **paths; /* of the samples, relative to the root, in order */
     int32_t *labels;
     int64_t count;
+    int64_t hidden; /* files and folders that were skipped */
 } td_folder_list;
 
-/* Walks a folder. */
-td_status td_folder_list_read(const char *root, td_folder_list *list);
+/* Walks a folder. The classes are those of `names` (count 0: the sub-folders, sorted). TD_E_MISMATCH:
+ * a sub-folder has no such name. */
+td_status td_folder_list_read(const char *root, const char *const *names, int count,
+                              td_folder_list *list);
 /* Keeps one part of the list: a fraction of each class's images (val), or the others. */
 td_status td_folder_list_split(td_folder_list *list, const char *root, double fraction, bool val,
                                uint64_t seed);

@@ -77,7 +77,7 @@ td_status td_folder_list_split(td_folder_list *list, const char *root, double fr
             status = td_fail(TD_E_FORMAT,
                              "%s/%s: one image; a class needs two to be split into training and "
                              "validation",
-                             root, list->classes[list->labels[first]]);
+                             root, list->classes.name[list->labels[first]]);
         } else {
             mark_class(list, first, end - first, fraction, seed, order, marks);
         }

@@ -29,6 +29,9 @@ typedef struct td_image_folder_options {
     double val_fraction; /* of each class's images that are for validation, below 1; 0: no split */
     bool val;            /* with val_fraction: the images for validation, not those for training */
     uint64_t split_seed; /* another seed: another split */
+    const char *const *class_names; /* number the classes as this list does: give the training set's
+                                       class_names and classes when you open the test set */
+    int classes;   /* names in the list; 0: the sub-folders, sorted, are the list */
     bool skip_bad; /* an image that cannot be read is replaced by the next one that can, counted and
                       listed; otherwise it is an error that names the file */
     int64_t most_pixels; /* larger images are refused before they are decoded, and files larger
@@ -36,18 +39,24 @@ typedef struct td_image_folder_options {
 } td_image_folder_options;
 
 /* Opens FOLDER/CLASS/.../image, td_image_folder_open("FOLDER", .transform = { ... }): each
- * sub-folder is a class. The classes are numbered in the order of their names, and the samples
- * sorted as torchvision's ImageFolder sorts them. Files are chosen by suffix (jpg, jpeg, png,
+ * sub-folder is a class, and its name is the class's name: plain text in UTF-8. The classes are
+ * numbered in the order of their names, and the samples sorted as torchvision's ImageFolder sorts
+ * them. With .class_names the label of an image is the place of its sub-folder's name in that list;
+ * a class may have no sub-folder (a notice says so), and a sub-folder of another name is an error
+ * that shows both lists. Files are chosen by suffix (jpg, jpeg, png,
  * in upper or lower case) and decoded by content: JPEG, PNG. Symbolic links are followed. A file
  * with the suffix of another kind of image (bmp, gif, pgm, ppm, tif, tiff, webp) is an error, and
- * files with other suffixes are skipped.
+ * files with other suffixes are skipped. So are hidden files and folders, which a notice counts:
+ * names that begin with a dot, __MACOSX, @eaDir, $RECYCLE.BIN, System Volume Information, lost+found,
+ * Thumbs.db, desktop.ini.
  *
  * val_fraction splits a folder without moving files: open it twice, once with val set. Of a class
  * of n images about val_fraction * n are for validation, at least one and at most n - 1. A hash of
  * each file's path decides, so both parts are the same in every run and on every machine.
  *
  * NULL with td_last_error(): an option is out of range, no such folder, no class, a class without
- * images, an image of another kind, a link that leads in a circle, a class of one image to be
+ * images, a sub-folder whose name is not plain text or not in .class_names, an image of another
+ * kind, a link that leads in a circle, a class of one image to be
  * split; the message names the file or folder. The loader's td_loader_next fails on an image as
  * td_image_read does. */
 td_dataset *td_image_folder_open_at(td_image_folder_options options, td_site at);

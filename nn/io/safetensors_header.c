@@ -1,5 +1,6 @@
 /* The header of a safetensors file: how it is read and checked, and how it is written. */
 #include "nn/io/safetensors_internal.h"
+#include "tensor/text.h"
 
 #include <cjson/cJSON.h>
 #include <math.h>
@@ -206,9 +207,11 @@ td_status td_safetensors_read_header(td_safetensors *file, const char *text, siz
 
 /* ---- writing; what memory is too short for is missing, and counts as a failure at the end ---- */
 
-/* Two equal names would make a file that cannot be read. */
+/* A file with two equal names, or with what is not UTF-8, could not be read. */
 static td_status check_new(const cJSON *object, const char *name, const char *what)
 {
+    TD_CHECK(td_is_utf8(name), TD_E_ARG, "one of the %s is called '%s', which is not UTF-8", what,
+             name);
     TD_CHECK(cJSON_GetObjectItemCaseSensitive(object, name) == NULL, TD_E_ARG,
              "two %s are called '%s'; give each a name of its own", what, name);
     return TD_OK;
@@ -240,6 +243,9 @@ static td_status fill(cJSON *root, const td_safetensors_entry *entries, int coun
     cJSON *strings = metadata_count > 0 ? cJSON_AddObjectToObject(root, METADATA) : NULL;
     for (int i = 0; i < metadata_count; i++) {
         TD_TRY(check_new(strings, metadata[i].key, "metadata values"));
+        TD_CHECK(td_is_utf8(metadata[i].value), TD_E_ARG,
+                 "the metadata value of '%s' is not text in UTF-8: '%.200s'", metadata[i].key,
+                 metadata[i].value);
         made = made && cJSON_AddStringToObject(strings, metadata[i].key, metadata[i].value) != NULL;
     }
     for (int width = TD_SAFETENSORS_WIDEST; width > 0; width /= 2) { /* in the order of the data */

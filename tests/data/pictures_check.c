@@ -87,6 +87,7 @@ td_bitmap pictures_decode(const char *name, int rows)
     size_t size;
     uint8_t *bytes = pictures_read_bytes(path, &size);
     td_encoded picture = pictures_encoded(bytes, size, name);
+    picture.intact = true; /* so that `rows` counts */
     td_bitmap bitmap = { 0 };
     if (td_bitmap_open(&picture) != TD_OK || td_bitmap_decode(&picture, rows, &bitmap) != TD_OK) {
         fail_msg("%s", td_last_error());

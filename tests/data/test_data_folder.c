@@ -209,6 +209,59 @@ static void test_bad_picture(void **state)
     td_dataset_free(d);
 }
 
+/* A damaged image is an error in every epoch, whichever rows a crop needs. */
+static void test_damage_in_any_epoch(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *picture;
+        double place; /* where the damage begins; */
+        int kind;     /* 0: cut off; 1: zeros, as of a file that was never written to its end; 2: a
+                         byte changed; 3: a marker in the data */
+    } cases[] = {
+        { "rgb.png", 0.9, 0 },  { "rgb.png", 0.9, 1 },  { "rgb.png", 0.9, 2 },
+        { "rgb.png", 0.5, 2 },  { "420.jpg", 0.9, 0 },  { "420.jpg", 0.9, 1 },
+        { "420.jpg", 0.95, 3 }, { "444.jpg", 0.99, 0 }, { "progressive.jpg", 0.9, 0 },
+        { "grey.jpg", 0.9, 3 }, { "grey.png", 0.8, 2 },
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        static char bytes[1 << 16];
+        char path[256];
+        snprintf(path, sizeof path, "tests/pictures/%s", cases[k].picture);
+        FILE *in = fopen(path, "rb");
+        assert_non_null(in);
+        size_t size = fread(bytes, 1, sizeof bytes, in);
+        fclose(in);
+        size_t at = (size_t)(cases[k].place * (double)size);
+        size_t last = cases[k].kind == 0 ? at : size;
+        if (cases[k].kind == 1) {
+            memset(bytes + at, 0, size - at);
+        } else if (cases[k].kind == 2) {
+            bytes[at] = (char)~bytes[at];
+        } else if (cases[k].kind == 3) {
+            memcpy(bytes + at, "\xff\xd9", 2);
+        }
+        temp_make_folder("set");
+        temp_make_folder("set/a");
+        temp_write("set/a/1.png", bytes, last);
+        td_dataset *d = open_folder(&small);
+        td_tensor *x = td_new_layout(TD_SHAPE(1, 3, 16, 16), TD_F32, TD_IMAGE, TD_CPU);
+        td_tensor *y = td_new(TD_SHAPE(1), TD_I64, TD_CPU);
+        for (uint64_t epoch = 0; epoch < 20; epoch++) {
+            int64_t index = 0;
+            if (d->vtable->fetch(d, &index, 1, epoch, x, y) != TD_E_FORMAT) {
+                fail_msg("case %zu (%s) is taken in epoch %d", k, cases[k].picture, (int)epoch);
+            }
+            assert_error_says("set/a/1.png", "Replace or remove", NULL);
+        }
+        td_free(x);
+        td_free(y);
+        td_dataset_free(d);
+        temp_folder_teardown(state);
+        temp_folder_setup(state);
+    }
+}
+
 static void test_nothing_readable(void **state)
 {
     (void)state;
@@ -367,6 +420,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_batches, temp_folder_setup, temp_folder_teardown),
         cmocka_unit_test_setup_teardown(test_one_picture, temp_folder_setup, temp_folder_teardown),
         cmocka_unit_test_setup_teardown(test_bad_picture, temp_folder_setup, temp_folder_teardown),
+        cmocka_unit_test_setup_teardown(test_damage_in_any_epoch, temp_folder_setup,
+                                        temp_folder_teardown),
         cmocka_unit_test_setup_teardown(test_nothing_readable, temp_folder_setup,
                                         temp_folder_teardown),
         cmocka_unit_test_setup_teardown(test_bad_folders, temp_folder_setup, temp_folder_teardown),

@@ -34,6 +34,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     }
     static volatile unsigned sum; /* read by nobody, but not to be optimised away */
     td_bitmap bitmap;
+    picture.intact = true;
     for (int rows = 0; rows < 2; rows++) {
         if (td_bitmap_decode(&picture, rows, &bitmap) == TD_OK) {
             sum = sum_of(&bitmap);

@@ -44,32 +44,47 @@ bool notes_has(const char *path, const char *key)
     return td_checkpoint_metadata(path, key, text, sizeof text) != TD_E_NOTFOUND;
 }
 
-/* Names of classes, one a line. */
-static char *join_names(const td_dataset *data)
+td_status notes_read_classes(const char *path, const td_safetensors *file, int64_t most,
+                             td_class_names *names)
 {
-    char *text = NULL;
+    const char *text = td_safetensors_metadata(file, "classes");
+    *names = (td_class_names){ .count = 0 };
+    TD_TRY(text != NULL ? td_class_names_parse(path, text, strlen(text), false, names) : TD_OK);
+    if (names->count > most) {
+        int count = names->count;
+        td_class_names_free(names);
+        return td_fail(TD_E_MISMATCH, "%s names %d classes, and its model has %" PRId64, path,
+                       count, most);
+    }
+    return TD_OK;
+}
+
+/* Names of classes, one a line, that can be read again. */
+static td_status join_names(const td_dataset *data, char **text)
+{
     size_t size;
-    FILE *out = open_memstream(&text, &size);
+    FILE *out = open_memstream(text, &size);
     for (int i = 0; out != NULL && i < data->classes; i++) {
         fprintf(out, "%s%s", i > 0 ? "\n" : "", data->class_names[i]);
     }
-    bool written = out != NULL && fclose(out) == 0;
-    return written ? text : NULL;
+    if (out == NULL || fclose(out) != 0) {
+        return td_fail(TD_E_NOMEM, "no memory for the names of %d classes", data->classes);
+    }
+    td_class_names names;
+    TD_TRY(td_class_names_parse("the data's classes", *text, size, false, &names));
+    td_class_names_free(&names);
+    return TD_OK;
 }
 
-td_status notes_add_model(notes *n, const model_input *input, const td_dataset *data,
-                          int64_t classes)
+td_status notes_add_model(notes *n, const model_input *input, const td_dataset *data)
 {
     notes_add(n, "size", "%" PRId64, input->size);
     notes_add(n, "resize", "%" PRId64, input->resize);
     const float *m = input->mean, *s = input->std;
     notes_add(n, "mean", "%g %g %g", (double)m[0], (double)m[1], (double)m[2]);
     notes_add(n, "std", "%g %g %g", (double)s[0], (double)s[1], (double)s[2]);
-    if (data->class_names != NULL && data->classes == classes) {
-        n->classes = join_names(data);
-        if (n->classes == NULL) {
-            return td_fail(TD_E_NOMEM, "no memory for the names of %d classes", data->classes);
-        }
+    if (data->class_names != NULL) {
+        TD_TRY(join_names(data, &n->classes));
         notes_point(n, "classes", n->classes);
     }
     return TD_OK;

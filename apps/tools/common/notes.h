@@ -4,7 +4,9 @@
 #define APPS_TOOLS_NOTES_H
 
 #include "apps/tools/common/cli.h"
+#include "data/class_names.h"
 #include "nn/extra/ema.h"
+#include "nn/io/safetensors.h"
 #include "tandem.h"
 
 /* Keys and texts. items point into the struct, so it is not copied. Zero: empty. */
@@ -34,10 +36,13 @@ typedef struct model_input {
     const float *mean, *std; /* [3] */
 } model_input;
 
-/* Adds "size", "resize", "mean", "std" and, if the data have names for all of the model's classes,
- * "classes", one name a line. */
-td_status notes_add_model(notes *n, const model_input *input, const td_dataset *data,
-                          int64_t classes);
+/* Adds "size", "resize", "mean", "std" and, if the data have names for their classes, "classes", one
+ * name a line; the model may have more classes. TD_E_FORMAT: a name that could not be read again. */
+td_status notes_add_model(notes *n, const model_input *input, const td_dataset *data);
+
+/* The names that a file has; none: count 0. TD_E_MISMATCH: more than `most`; TD_E_FORMAT. */
+td_status notes_read_classes(const char *path, const td_safetensors *file, int64_t most,
+                             td_class_names *names);
 
 /* Saves the model alone (nn/io/checkpoint.h: td_save), with these notes. ema (NULL: none): the file
  * has the averages as its weights. */

@@ -23,7 +23,8 @@ td_status train_begin(train_run *r)
         TD_TRY(check_can_save(r->args.save_model));
     }
     TD_TRY(r->task->open(r));
-    return ranks_agree("training data", r->data_name);
+    TD_TRY(ranks_agree("training data", r->data_name));
+    return ranks_agree("classes", r->notes.classes != NULL ? r->notes.classes : "none");
 }
 
 td_module *train_ddp(const train_run *r, td_module *model)

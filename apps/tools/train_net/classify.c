@@ -232,11 +232,25 @@ td_optim *classify_optim(const classify_run *c)
 
 /* ---- weights to begin with ---- */
 
-static td_status pretrained_path(const classify_run *c, char *path)
+const char *classify_weights(const classify_run *c, char *path)
 {
+    const settings *s = &c->s;
     const char *folder = getenv("TANDEM_MODELS");
-    snprintf(path, TRAIN_PATH_BYTES, "%s/%s.safetensors", folder != NULL ? folder : "data/models",
-             c->s.model.arch);
+    if (s->model.weights[0] != '\0') {
+        snprintf(path, TRAIN_PATH_BYTES, "%s", s->model.weights);
+        return "MODEL.WEIGHTS";
+    }
+    if (s->model.pretrained) {
+        snprintf(path, TRAIN_PATH_BYTES, "%s/%s.safetensors",
+                 folder != NULL ? folder : "data/models", s->model.arch);
+        return "MODEL.PRETRAINED";
+    }
+    snprintf(path, TRAIN_PATH_BYTES, "%s/best", s->out_dir);
+    return c->tests_only ? "OUT_DIR" : NULL;
+}
+
+static td_status check_pretrained(const char *path)
+{
     return access(path, R_OK) == 0
                ? TD_OK
                : td_fail(TD_E_NOTFOUND,
@@ -261,22 +275,6 @@ static td_status check_file(const classify_run *c, const char *path)
                          path, text, c->s.model.num_classes);
 }
 
-/* Labels are places in the list of classes: tested must be what was trained. */
-static td_status check_names(const classify_run *c, const char *path)
-{
-    td_safetensors *file;
-    TD_TRY(td_safetensors_open(path, &file));
-    const char *names = td_safetensors_metadata(file, "classes");
-    const char *own = c->base.notes.classes;
-    bool same = names == NULL || own == NULL || strcmp(names, own) == 0;
-    td_safetensors_close(file);
-    return same ? TD_OK
-                : td_fail(TD_E_MISMATCH,
-                          "%s was trained on classes with other names than the "
-                          "sub-folders of the test data",
-                          path);
-}
-
 /* Weights to train on from; with the optimizer's state if that is asked for and there. */
 static td_status load_to_train(classify_run *c, const char *path, bool *with_optim)
 {
@@ -289,9 +287,6 @@ static td_status load_file(classify_run *c, const char *key, const char *path)
 {
     bool with_optim = false;
     td_status status = check_file(c, path);
-    if (status == TD_OK && c->tests_only) {
-        status = check_names(c, path);
-    }
     if (status != TD_OK) {
         return td_fail_context(status, "%s", key);
     }
@@ -309,17 +304,10 @@ static td_status load_file(classify_run *c, const char *key, const char *path)
 td_status classify_load_weights(classify_run *c)
 {
     char path[TRAIN_PATH_BYTES];
-    const settings *s = &c->s;
-    if (s->model.weights[0] != '\0') {
-        return load_file(c, "MODEL.WEIGHTS", s->model.weights);
+    const char *key = classify_weights(c, path);
+    if (key == NULL) {
+        return TD_OK;
     }
-    if (s->model.pretrained) {
-        TD_TRY(pretrained_path(c, path));
-        return load_file(c, "MODEL.PRETRAINED", path);
-    }
-    if (c->tests_only) {
-        snprintf(path, sizeof path, "%s/best", s->out_dir);
-        return load_file(c, "OUT_DIR", path);
-    }
-    return TD_OK;
+    TD_TRY(strcmp(key, "MODEL.PRETRAINED") == 0 ? check_pretrained(path) : TD_OK);
+    return load_file(c, key, path);
 }

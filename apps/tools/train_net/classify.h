@@ -17,6 +17,7 @@ typedef struct classify_run {
     const char *arch; /* s.model.arch, where options want it */
     bool keys;        /* print all keys, and no more */
     bool tests_only;  /* train_net's data are not opened */
+    td_class_names known; /* those of the file that the model comes from; none: count 0 */
     td_dataset *train_data, *test_data;
     char resume[TRAIN_PATH_BYTES];
     int64_t first_batch; /* of the running epoch, in this process */
@@ -35,13 +36,21 @@ td_status classify_begin(classify_run *c);
 td_module *classify_net(const classify_run *c);
 td_optim *classify_optim(const classify_run *c);
 
+/* Which file the weights come from, and the key that says so; NULL: they are drawn. path has
+ * TRAIN_PATH_BYTES. */
+const char *classify_weights(const classify_run *c, char *path);
 /* Loads MODEL.WEIGHTS or MODEL.PRETRAINED's file (or, for tests, OUT_DIR/best) into base.net, and
  * the optimizer's state if LOAD_OPT asks for it and the file has it. */
 td_status classify_load_weights(classify_run *c);
 
 extern const train_task classify_task;
 
-/* ---- classify_data.c ---- */
+/* ---- classify_data.c ----
+ *
+ * Labels are names: a model's file keeps the names of its classes, and whoever opens a folder for
+ * that model numbers the sub-folders by these names. A folder may lack some; a sub-folder of another
+ * name is an error that shows both lists. A model without names takes a folder that has as many
+ * sub-folders as the model has classes. */
 
 td_status classify_open(train_run *r);
 void classify_close(train_run *r);

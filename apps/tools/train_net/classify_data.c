@@ -14,7 +14,7 @@
 /* With DATA.VAL_FRACTION both parts come from TRAIN.DATASET itself. */
 static td_status open_folder(const classify_run *c, const char *dataset, const char *split,
                              const char *key, const td_image_folder_transform *transform,
-                             td_dataset **out)
+                             const td_class_names *names, td_dataset **out)
 {
     char path[2 * CONFIG_TEXT_BYTES + 2];
     bool tests = strcmp(key, "TEST") == 0, one_folder = c->s.data.val_fraction > 0.0;
@@ -24,7 +24,9 @@ static td_status open_folder(const classify_run *c, const char *dataset, const c
              length > 0 && dataset[length - 1] == '/' ? "" : "/", one_folder ? "" : split);
     *out =
         td_image_folder_open(path, .transform = *transform, .val_fraction = c->s.data.val_fraction,
-                             .val = tests && one_folder, .skip_bad = c->s.data.skip_bad);
+                             .val = tests && one_folder, .skip_bad = c->s.data.skip_bad,
+                             .class_names = (const char *const *)names->name,
+                             .classes = names->count);
     if (*out != NULL) {
         return TD_OK;
     }
@@ -45,7 +47,7 @@ static td_status open_folder(const classify_run *c, const char *dataset, const c
 static const td_image_folder_transform plain = { .mean = { 0.485f, 0.456f, 0.406f },
                                                  .std = { 0.229f, 0.224f, 0.225f } };
 
-static td_status open_training(classify_run *c)
+static td_status open_training(classify_run *c, const td_class_names *names)
 {
     const settings *s = &c->s;
     if (s->model.dummy_input) {
@@ -60,10 +62,11 @@ static td_status open_training(classify_run *c)
     transform.flip = s->train.flip;
     transform.brightness = transform.contrast = transform.saturation = jitter;
     transform.seed = (uint64_t)c->base.args.seed;
-    return open_folder(c, s->train.dataset, s->train.split, "TRAIN", &transform, &c->train_data);
+    return open_folder(c, s->train.dataset, s->train.split, "TRAIN", &transform, names,
+                       &c->train_data);
 }
 
-static td_status open_testing(classify_run *c)
+static td_status open_testing(classify_run *c, const td_class_names *names)
 {
     const settings *s = &c->s;
     if (s->model.dummy_input) {
@@ -73,44 +76,109 @@ static td_status open_testing(classify_run *c)
     td_image_folder_transform transform = plain;
     transform.size = (int)s->test.crop_size;
     transform.resize = (int)s->test.im_size;
-    return open_folder(c, s->test.dataset, s->test.split, "TEST", &transform, &c->test_data);
+    return open_folder(c, s->test.dataset, s->test.split, "TEST", &transform, names, &c->test_data);
 }
 
-/* Labels are places in the sorted list of classes: both lists must be one. */
-static td_status check_classes(const classify_run *c)
+/* ---- classes ---- */
+
+/* The names in the file that the model comes from. */
+static td_status read_known(classify_run *c)
 {
-    const td_dataset *train = c->train_data, *test = c->test_data;
-    if (test->classes > c->s.model.num_classes ||
-        (train != NULL && train->classes > c->s.model.num_classes)) {
+    char weights[TRAIN_PATH_BYTES];
+    bool begins = c->base.args.resume == NULL;
+    const char *key = begins ? classify_weights(c, weights) : "OUT_DIR";
+    const char *path = begins ? weights : c->base.args.resume;
+    td_safetensors *file;
+    if (c->s.model.dummy_input || key == NULL) {
+        return TD_OK;
+    }
+    td_status status = td_safetensors_open(path, &file);
+    if (status != TD_OK && !c->tests_only) {
+        return TD_OK; /* loading it says why */
+    }
+    if (status == TD_OK) {
+        status = notes_read_classes(path, file, c->s.model.num_classes, &c->known);
+        td_safetensors_close(file);
+    }
+    return status == TD_OK ? TD_OK : td_fail_context(status, "%s", key);
+}
+
+/* Weights without their optimizer may begin a model of other classes. */
+static bool may_rename(const classify_run *c)
+{
+    return !c->tests_only && c->base.args.resume == NULL && !c->s.train.load_opt;
+}
+
+static bool are_known(const classify_run *c, const td_dataset *data)
+{
+    int place = -1;
+    for (int i = 0; i < data->classes; i++) {
+        place = td_class_names_find((const char *const *)c->known.name, c->known.count,
+                                    data->class_names[i], place + 1);
+        if (place < 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The training data of a model of other classes, opened without the names: these are new. */
+static td_status open_renamed(classify_run *c)
+{
+    TD_TRY(open_training(c, &(td_class_names){ .count = 0 }));
+    if (!are_known(c, c->train_data)) {
+        char before[TD_CLASS_LIST], now[TD_CLASS_LIST];
+        td_printf_rank0("new names: the weights are of %s; they begin %s\n",
+                        td_class_names_show((const char *const *)c->known.name, c->known.count,
+                                            before),
+                        td_class_names_show(c->train_data->class_names, c->train_data->classes,
+                                            now));
+        return TD_OK;
+    }
+    td_dataset_free(c->train_data);
+    c->train_data = NULL;
+    return open_training(c, &c->known);
+}
+
+static td_status check_count(const classify_run *c)
+{
+    const td_dataset *data = c->train_data != NULL ? c->train_data : c->test_data;
+    int64_t classes = c->s.model.num_classes;
+    if (data->classes > classes) {
         return td_fail(TD_E_ARG,
                        "the data have %d classes, and the model gets MODEL.NUM_CLASSES %" PRId64
                        ": set it to %d",
-                       train != NULL ? train->classes : test->classes, c->s.model.num_classes,
-                       train != NULL ? train->classes : test->classes);
+                       data->classes, classes, data->classes);
     }
-    if (train == NULL || train->class_names == NULL) {
-        return TD_OK;
-    }
-    for (int i = 0; i < train->classes || i < test->classes; i++) {
-        const char *a = i < train->classes ? train->class_names[i] : "none";
-        const char *b = i < test->classes ? test->class_names[i] : "none";
-        if (strcmp(a, b) != 0) {
-            return td_fail(TD_E_MISMATCH,
-                           "class %d is '%s' in the training data and '%s' in the test data: both "
-                           "folders must have the same sub-folders",
-                           i, a, b);
-        }
+    if (c->tests_only && c->known.count == 0 && data->classes < classes) {
+        char there[TD_CLASS_LIST];
+        return td_fail(TD_E_MISMATCH,
+                       "the model's file has no names for its %" PRId64
+                       " classes, so sub-folders are numbered in the order of their names, and all "
+                       "must be there; the folder has %s",
+                       classes, td_class_names_show(data->class_names, data->classes, there));
     }
     return TD_OK;
 }
 
 static td_status open_data(classify_run *c)
 {
-    if (!c->tests_only) {
-        TD_TRY(open_training(c));
+    TD_TRY(read_known(c));
+    td_status status = c->tests_only                            ? TD_OK
+                       : may_rename(c) && c->known.count > 0 ? open_renamed(c)
+                                                             : open_training(c, &c->known);
+    if (status != TD_OK && c->known.count > 0 && c->base.args.resume == NULL) {
+        return td_fail_context(status, "the weights are of named classes (TRAIN.LOAD_OPT False "
+                                       "begins a model of others)");
     }
-    TD_TRY(open_testing(c));
-    return check_classes(c);
+    TD_TRY(status);
+    const td_dataset *train = c->train_data;
+    td_class_names names = c->known;
+    if (train != NULL && train->class_names != NULL) {
+        names = (td_class_names){ (char **)(uintptr_t)train->class_names, train->classes };
+    }
+    TD_TRY(open_testing(c, &names));
+    return check_count(c);
 }
 
 /* ---- opening and closing ---- */
@@ -130,7 +198,7 @@ td_status classify_open(train_run *r)
                                            .resize = c->s.test.im_size,
                                            .mean = plain.mean,
                                            .std = plain.std },
-                           data, c->s.model.num_classes);
+                           data);
 }
 
 /* Marks the images that this rank could not read; of the ranks that met an image the first has the
@@ -184,4 +252,5 @@ void classify_close(train_run *r)
     classify_run *c = (classify_run *)r;
     td_dataset_free(c->train_data);
     td_dataset_free(c->test_data);
+    td_class_names_free(&c->known);
 }

@@ -48,11 +48,9 @@ typedef struct shown {
 static shown show(const char *text)
 {
     shown s;
-    size_t n = 0;
-    for (; text[n] != '\0' && n + 4 < sizeof s.text; n++) {
-        s.text[n] = (char)(iscntrl((unsigned char)text[n]) ? '?' : text[n]);
-    }
-    snprintf(s.text + n, sizeof s.text - n, "%s", text[n] != '\0' ? "..." : "");
+    int most = (int)sizeof s.text - 4;
+    snprintf(s.text, sizeof s.text, "%.*s%s", most, text, strlen(text) > (size_t)most ? "..." : "");
+    td_clean_text(s.text);
     return s;
 }
 
@@ -91,38 +89,6 @@ static bool read_flag(const char *text, bool *value, reason why)
            cli_no(why, sizeof(reason), "'%s' is not True or False", show(text).text);
 }
 
-/* The character at *at of UTF-8, and *at behind it; 0: it is none. */
-static uint32_t next_character(const unsigned char **at)
-{
-    static const uint32_t least[] = { 0, 0x80, 0x800, 0x10000 };
-    uint32_t c = *(*at)++;
-    int more = c < 0x80 ? 0 : c < 0xc0 ? -1 : c < 0xe0 ? 1 : c < 0xf0 ? 2 : c < 0xf8 ? 3 : -1;
-    if (more > 0) {
-        c &= 0x3fu >> more;
-    }
-    for (int i = 0; i < more; i++) {
-        if ((**at & 0xc0) != 0x80) {
-            return 0;
-        }
-        c = c << 6 | (*(*at)++ & 0x3fu);
-    }
-    return more < 0 || c < least[more] ? 0 : c;
-}
-
-/* Whether YAML in double quotes holds it as it is: UTF-8 without control characters and breaks. */
-static bool is_text(const char *text)
-{
-    for (const unsigned char *at = (const unsigned char *)text; *at != '\0';) {
-        uint32_t c = next_character(&at);
-        bool control = c < 0x20 || (c >= 0x7f && c < 0xa0) || c == 0x2028 || c == 0x2029;
-        bool none = (c >= 0xd800 && c < 0xe000) || c == 0xfeff || c == 0xfffe || c == 0xffff;
-        if (control || none || c > 0x10ffff) {
-            return false;
-        }
-    }
-    return true;
-}
-
 static bool read_text(const config_key *key, const char *text, char *value, reason why)
 {
     if (text[0] == '\0' && !key->optional) {
@@ -132,7 +98,7 @@ static bool read_text(const config_key *key, const char *text, char *value, reas
         return cli_no(why, sizeof(reason), "the value has %zu bytes; at most %d are kept",
                       strlen(text), CONFIG_TEXT_BYTES - 1);
     }
-    if (!is_text(text)) {
+    if (!td_is_plain_text(text)) {
         return cli_no(why, sizeof(reason), "'%s' is not a line of text in UTF-8", show(text).text);
     }
     if (key->choices != NULL &&

@@ -61,7 +61,8 @@ const config_key config_keys[] = {
     KEY("TRAIN.AUTO_RESUME", train.auto_resume, "True",
         "Go on from the highest checkpoint in OUT_DIR that is not damaged, if there is one"),
     KEY("TRAIN.LOAD_OPT", train.load_opt, "True",
-        "Load the optimizer's state with the weights, where the file has it"),
+        "Load the optimizer's state with the weights, where the file has it. False: the weights "
+        "may begin a model for classes of other names"),
     NUMBER("TRAIN.KEEP_CHECKPOINTS", train.keep_checkpoints, "0", 0, 1000000,
            "So many of the newest checkpoints stay; 0: all"),
     KEY("TRAIN.SAVE_ASYNC", train.save_async, "False",
@@ -78,7 +79,7 @@ const config_key config_keys[] = {
            "The second accuracy: the right class is among so many most probable"),
 
     KEY("TEST.DATASET", test.dataset, "./data/ILSVRC/", "Folder that holds TEST.SPLIT"),
-    KEY("TEST.SPLIT", test.split, "val", "Folder with the same classes' sub-folders"),
+    KEY("TEST.SPLIT", test.split, "val", "Folder with a sub-folder for each class, of the same name; some may be missing"),
     NUMBER("TEST.BATCH_SIZE", test.batch_size, "200", 1, 1048576, "Images of a process's batch"),
     NUMBER("TEST.IM_SIZE", test.im_size, "256", 1, 8192, "An image's shorter side becomes this"),
     NUMBER("TEST.CROP_SIZE", test.crop_size, "224", 1, 8192, "and its middle is cut out so large"),
@@ -88,7 +89,8 @@ const config_key config_keys[] = {
            "Test on this part of TRAIN.DATASET's images, whose sub-folders are the classes, and "
            "train on the rest: no SPLIT, no TEST.DATASET; 0: not"),
     KEY("DATA.SKIP_BAD", data.skip_bad, "False",
-        "Images that cannot be read are replaced by others, counted and listed"),
+        "Images that cannot be read or are damaged are replaced by others, counted and listed; "
+        "False: they end the run"),
 
     KEY("CUDNN.BENCHMARK", cudnn.benchmark, "True", "Has an effect only on GPUs"),
     KEY("CUDNN.DETERMINISTIC", cudnn.deterministic, "False", "Has an effect only on GPUs"),

@@ -2,6 +2,7 @@
 #include "tensor/clock.h"
 #include "dist/comm/launch/launcher.h"
 #include "dist/comm/launch/link.h"
+#include "tensor/text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,21 +33,13 @@ typedef struct agent {
     double left_at, last_beat;
 } agent;
 
-/* What another host has sent may hold anything: no control character reaches the terminal. */
-static void make_plain(char *line)
-{
-    for (char *at = line; *at != '\0'; at++) {
-        *at = (unsigned char)*at < ' ' || *at == 0x7f ? '?' : *at;
-    }
-}
-
 /* After a signal this launcher ends, whether or not somebody reads why. false: nobody does. */
 static bool say(const agent *a, char *text)
 {
     char *rest, *line = strtok_r(text, "\n", &rest);
     bool read = true;
     for (; line != NULL && read; line = strtok_r(NULL, "\n", &rest)) {
-        make_plain(line);
+        td_clean_text(line); /* another host may have sent it */
         read = td_launch_say(a->watch, a->left != 0, "%s", line);
     }
     return read;
@@ -83,12 +76,12 @@ static td_status on_start(agent *a, char *text)
     td_round r = { 0 };
     if (sscanf(text, "start %d %d %d %d %d %d %127s", &r.number, &r.restarts, &r.node, &r.nodes,
                &r.first_rank, &r.world_size, r.run_id) != 7) {
-        make_plain(text);
+        td_clean_text(text);
         return td_fail(TD_E_FORMAT, "the launcher of another version? It says '%.60s'", text);
     }
     if (!round_is_possible(&r, a->options->workers) || !td_run_id_is_valid(r.run_id) ||
         td_workers_running(a->workers) > 0) {
-        make_plain(text);
+        td_clean_text(text);
         return td_fail(TD_E_FORMAT, "node 0's launcher gave an order that cannot be: '%.60s'",
                        text);
     }
