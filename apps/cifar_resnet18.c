@@ -94,9 +94,8 @@ static td_status open_data(train_run *r)
     r->train = j->data.train;
     r->test = j->data.test;
     snprintf(r->data_name, sizeof(r->data_name), "%s", j->data.name);
-    return notes_add_model(&r->notes,
-                           &(model_input){ 32, 32, cifar_normalise.mean, cifar_normalise.std },
-                           r->train);
+    return notes_add_model(
+        &r->notes, &(model_input){ 32, 32, cifar_normalise.mean, cifar_normalise.std }, r->train);
 }
 
 static void close_data(train_run *r)

@@ -15,9 +15,9 @@ typedef struct td_class_names {
 enum { TD_CLASS_NAME = 1000 };
 td_status td_class_name_check(const char *where, const char *name);
 
-/* Reads a list, a name a line; `where` is the file's name. Blank lines at the end do not count. In a
- * list by hand neither do a mark of byte order, blanks around a name, and a CR at the end of a line.
- * TD_E_FORMAT with the line: no name, or the name of a line before; TD_E_NOMEM. */
+/* Reads a list, a name a line; `where` is the file's name. Blank lines at the end do not count. In
+ * a list by hand neither do a mark of byte order, blanks around a name, and a CR at the end of a
+ * line. TD_E_FORMAT with the line: no name, or the name of a line before; TD_E_NOMEM. */
 td_status td_class_names_parse(const char *where, const char *text, size_t size, bool by_hand,
                                td_class_names *list);
 /* Adds a copy of each name; TD_E_NOMEM. */

@@ -21,9 +21,9 @@ static inline uint64_t td_hash_text(uint64_t hash, const char *text)
     return td_hash_bytes(hash, text, strlen(text));
 }
 
-/* Texts of others (names of files and classes, what a peer or a file says) may hold anything. Plain is
- * a line that every program and terminal takes as it is: UTF-8 without control characters, breaks of
- * lines, marks of byte order, and marks that turn the direction of what follows. */
+/* Texts of others (names of files and classes, what a peer or a file says) may hold anything. Plain
+ * is a line that every program and terminal takes as it is: UTF-8 without control characters,
+ * breaks of lines, marks of byte order, and marks that turn the direction of what follows. */
 bool td_is_plain_text(const char *text);
 /* Any characters, control characters, too, but UTF-8. */
 bool td_is_utf8(const char *text);

@@ -169,8 +169,8 @@ static td_status train(speedrun *s, double began)
 static td_status save_model(const job *j, td_module *net)
 {
     notes n = { .count = 0 };
-    td_status status = notes_add_model(&n, &(model_input){ 32, 32, normalise.mean, normalise.std },
-                                       j->data.train);
+    td_status status =
+        notes_add_model(&n, &(model_input){ 32, 32, normalise.mean, normalise.std }, j->data.train);
     if (status == TD_OK) {
         status = notes_save_model(&n, j->args.save_model, net, NULL);
     }

@@ -238,8 +238,9 @@ int main(int argc, char **argv)
     enum { SIZE = 3, RESIZE };
     cli_option options[] = {
         cli_text("arch", "NAME", &p.arch, "The model's architecture, where its file does not say"),
-        cli_text("classes", "FILE", &p.names_file, "Names of the classes, one a line, in UTF-8; blank lines at "
-                                           "the end and blanks around a name do not count"),
+        cli_text("classes", "FILE", &p.names_file,
+                 "Names of the classes, one a line, in UTF-8; blank lines at "
+                 "the end and blanks around a name do not count"),
         cli_int("top", &p.top, 1, MOST_CLASSES, "How many classes are shown"),
         [SIZE] = cli_int("size", &p.size, 1, MOST_SIDE,
                          "Pixels of a side of what the model sees; otherwise its file's"),

@@ -15,8 +15,9 @@ typedef struct td_encoded {
     size_t size;
     const char *name;    /* of the file, for messages */
     int64_t most_pixels; /* more are refused before anything is decoded */
-    bool intact; /* all of this file was decoded before: no damage is in the rows that are not needed */
-    int width, height;   /* set by td_bitmap_open */
+    bool intact;       /* all of this file was decoded before: no damage is in the rows that are not
+                          needed */
+    int width, height; /* set by td_bitmap_open */
 } td_encoded;
 
 /* Finds out the kind by the content (JPEG, PNG) and reads the size. TD_E_FORMAT with the name: the

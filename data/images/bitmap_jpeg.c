@@ -25,8 +25,8 @@ static void on_error(j_common_ptr info)
     longjmp(r->failed, 1);
 }
 
-/* The library warns of damage and goes on with what it makes up: grey, or pixels of elsewhere. Other
- * warnings are of markers that only look odd; many cameras write such files. */
+/* The library warns of damage and goes on with what it makes up: grey, or pixels of elsewhere.
+ * Other warnings are of markers that only look odd; many cameras write such files. */
 static void on_message(j_common_ptr info, int level)
 {
     static const int damage[] = { JWRN_JPEG_EOF,       JWRN_HIT_MARKER,  JWRN_HUFF_BAD_CODE,

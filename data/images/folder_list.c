@@ -47,12 +47,14 @@ static int is_entry(const struct dirent *entry)
     return strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
 }
 
-/* What systems and programs put next to images: copies, thumbnails and settings, no class's images. */
+/* What systems and programs put next to images: copies, thumbnails and settings, no class's images.
+ */
 static bool is_hidden(const char *name)
 {
     static const char *const table[] = {
-        "__MACOSX",  "@eaDir",      "$RECYCLE.BIN",  "System Volume Information", "lost+found",
-        "Thumbs.db", "desktop.ini", "ehthumbs.db",   "Icon\r",
+        "__MACOSX",   "@eaDir",    "$RECYCLE.BIN", "System Volume Information",
+        "lost+found", "Thumbs.db", "desktop.ini",  "ehthumbs.db",
+        "Icon\r",
     };
     bool hidden = name[0] == '.';
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {

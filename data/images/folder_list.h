@@ -12,8 +12,8 @@ typedef struct td_folder_list {
     int64_t hidden; /* files and folders that were skipped */
 } td_folder_list;
 
-/* Walks a folder. The classes are those of `names` (count 0: the sub-folders, sorted). TD_E_MISMATCH:
- * a sub-folder has no such name. */
+/* Walks a folder. The classes are those of `names` (count 0: the sub-folders, sorted).
+ * TD_E_MISMATCH: a sub-folder has no such name. */
 td_status td_folder_list_read(const char *root, const char *const *names, int count,
                               td_folder_list *list);
 /* Keeps one part of the list: a fraction of each class's images (val), or the others. */

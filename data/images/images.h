@@ -47,8 +47,8 @@ typedef struct td_image_folder_options {
  * in upper or lower case) and decoded by content: JPEG, PNG. Symbolic links are followed. A file
  * with the suffix of another kind of image (bmp, gif, pgm, ppm, tif, tiff, webp) is an error, and
  * files with other suffixes are skipped. So are hidden files and folders, which a notice counts:
- * names that begin with a dot, __MACOSX, @eaDir, $RECYCLE.BIN, System Volume Information, lost+found,
- * Thumbs.db, desktop.ini.
+ * names that begin with a dot, __MACOSX, @eaDir, $RECYCLE.BIN, System Volume Information,
+ * lost+found, Thumbs.db, desktop.ini.
  *
  * val_fraction splits a folder without moving files: open it twice, once with val set. Of a class
  * of n images about val_fraction * n are for validation, at least one and at most n - 1. A hash of

@@ -21,8 +21,16 @@ static void test_lists_by_hand(void **state)
 {
     (void)state;
     static const char *const lists[] = {
-        "ant\nbee x\ncow", "ant\nbee x\ncow\n",       "ant\nbee x\ncow\n\n \n", "ant\r\nbee x\r\ncow\r\n",
-        "ant\rbee x\rcow", "\xef\xbb\xbf" "ant\nbee x\ncow\n", "  ant\t\nbee x \n cow",  "\xef\xbb\xbf" "ant\r\nbee x\r\n\tcow\r\n\r\n",
+        "ant\nbee x\ncow",
+        "ant\nbee x\ncow\n",
+        "ant\nbee x\ncow\n\n \n",
+        "ant\r\nbee x\r\ncow\r\n",
+        "ant\rbee x\rcow",
+        "\xef\xbb\xbf"
+        "ant\nbee x\ncow\n",
+        "  ant\t\nbee x \n cow",
+        "\xef\xbb\xbf"
+        "ant\r\nbee x\r\n\tcow\r\n\r\n",
     };
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
         td_class_names names;
@@ -59,7 +67,8 @@ static void test_bad_lists(void **state)
         assert_int_equal(names.count, 0);
     }
     td_class_names names;
-    static const char wide[] = "\xff\xfe" "a\0n\0t\0\n\0"; /* UTF-16 */
+    static const char wide[] = "\xff\xfe"
+                               "a\0n\0t\0\n\0"; /* UTF-16 */
     assert_int_equal(td_class_names_parse("list", wide, sizeof wide - 1, true, &names),
                      TD_E_FORMAT);
     assert_error_says("list: a byte 0", "UTF-8", NULL);
@@ -84,10 +93,16 @@ static void test_plain_text(void **state)
         { "caf\xc3\xa9 \xe7\x8c\xab \xf0\x9f\x90\x88", NULL },
         { "\x1b]0;title\x07", "?]0;title?" },
         { "a\nb\rc\x7f", "a?b?c?" },
-        { "\xc2\x9b" "31m", "??31m" },          /* a terminal's escape in one character */
-        { "\x9b" "31m\xe9", "?31m?" },          /* Latin-1 */
-        { "\xe2\x80\xae" "x\xe2\x81\xa6", "???x???" }, /* turns the direction */
-        { "\xc3\x1b[2J", "??[2J" },             /* cut characters */
+        { "\xc2\x9b"
+          "31m",
+          "??31m" }, /* a terminal's escape in one character */
+        { "\x9b"
+          "31m\xe9",
+          "?31m?" }, /* Latin-1 */
+        { "\xe2\x80\xae"
+          "x\xe2\x81\xa6",
+          "???x???" },              /* turns the direction */
+        { "\xc3\x1b[2J", "??[2J" }, /* cut characters */
         { "\xe7\x8c", "??" },
         { "\xc0\xaf\xed\xa0\x80", "?????" }, /* none, in longer forms */
     };
@@ -120,7 +135,8 @@ static void test_words(void **state)
 {
     (void)state;
     static const char train[] = "1,cow\n2,ant\n3,bee\n", fewer[] = "1,cow\n2,ant\n";
-    static const char other[] = "1,cow\n2,Ant\n", latin[] = "1,caf\xe9\n", escape[] = "1,z\x1b[2J\n";
+    static const char other[] = "1,cow\n2,Ant\n", latin[] = "1,caf\xe9\n",
+                      escape[] = "1,z\x1b[2J\n";
     temp_write("train", train, sizeof train - 1);
     temp_write("fewer", fewer, sizeof fewer - 1);
     temp_write("other", other, sizeof other - 1);

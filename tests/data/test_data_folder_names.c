@@ -161,9 +161,9 @@ static void test_split_by_name(void **state)
     copy_picture("rgb.png", "set/cow/2.png");
     static const char *const names[] = { "cow", "bee", "ant" };
     for (int val = 0; val < 2; val++) {
-        td_dataset *d = td_image_folder_open(
-            temp_path("set"), .transform = small.transform, .val_fraction = 0.5, .val = val,
-            .class_names = names, .classes = 3);
+        td_dataset *d = td_image_folder_open(temp_path("set"), .transform = small.transform,
+                                             .val_fraction = 0.5, .val = val, .class_names = names,
+                                             .classes = 3);
         assert_non_null(d);
         check_labels(d, (int64_t[]){ 2, 0 }, 2);
         td_dataset_free(d);
@@ -175,12 +175,13 @@ static void test_names_of_classes(void **state)
 {
     (void)state;
     static const char *const bad[] = {
-        "caf\xe9",             /* Latin-1 */
-        "z\x1b[2J",            /* clears a terminal */
-        "two\nlines",          /* */
-        "z\xc2\x9b" "2J",     /* the same in one character */
+        "caf\xe9",    /* Latin-1 */
+        "z\x1b[2J",   /* clears a terminal */
+        "two\nlines", /* */
+        "z\xc2\x9b"
+        "2J",                  /* the same in one character */
         "\xe2\x80\xaegnp.exe", /* turns what follows */
-        "\xef\xbb\xbfmark",  /* */
+        "\xef\xbb\xbfmark",    /* */
         " ",
     };
     MAKE_FOLDERS("set", "set/good");
@@ -205,7 +206,8 @@ static void test_names_of_classes(void **state)
     td_dataset *d = open_folder(&small);
     assert_int_equal(d->classes, 5);
     td_dataset_free(d);
-    temp_write("set/good/0\x1b[31m\n.png", "?", 1); /* a file of any name is taken, or shown clean */
+    temp_write("set/good/0\x1b[31m\n.png", "?",
+               1); /* a file of any name is taken, or shown clean */
     static char list[] = "set/good/0?[31m?.png";
     d = open_folder(&small);
     td_loader *loader = td_loader_open(d, .batch_size = 3);
@@ -222,9 +224,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_hidden, temp_folder_setup, temp_folder_teardown),
-        cmocka_unit_test_setup_teardown(test_classes_by_name, temp_folder_setup, temp_folder_teardown),
-        cmocka_unit_test_setup_teardown(test_split_by_name, temp_folder_setup, temp_folder_teardown),
-        cmocka_unit_test_setup_teardown(test_names_of_classes, temp_folder_setup, temp_folder_teardown),
+        cmocka_unit_test_setup_teardown(test_classes_by_name, temp_folder_setup,
+                                        temp_folder_teardown),
+        cmocka_unit_test_setup_teardown(test_split_by_name, temp_folder_setup,
+                                        temp_folder_teardown),
+        cmocka_unit_test_setup_teardown(test_names_of_classes, temp_folder_setup,
+                                        temp_folder_teardown),
     };
     return cmocka_run_group_tests_name("data: names of classes and files", tests, NULL, NULL);
 }

@@ -36,8 +36,9 @@ typedef struct model_input {
     const float *mean, *std; /* [3] */
 } model_input;
 
-/* Adds "size", "resize", "mean", "std" and, if the data have names for their classes, "classes", one
- * name a line; the model may have more classes. TD_E_FORMAT: a name that could not be read again. */
+/* Adds "size", "resize", "mean", "std" and, if the data have names for their classes, "classes",
+ * one name a line; the model may have more classes. TD_E_FORMAT: a name that could not be read
+ * again. */
 td_status notes_add_model(notes *n, const model_input *input, const td_dataset *data);
 
 /* The names that a file has; none: count 0. TD_E_MISMATCH: more than `most`; TD_E_FORMAT. */

@@ -13,10 +13,10 @@
 typedef struct classify_run {
     train_run base; /* first: a train_run * of a classifier is a classify_run * */
     settings s;
-    const char *cfg;  /* the file of settings; NULL: none */
-    const char *arch; /* s.model.arch, where options want it */
-    bool keys;        /* print all keys, and no more */
-    bool tests_only;  /* train_net's data are not opened */
+    const char *cfg;      /* the file of settings; NULL: none */
+    const char *arch;     /* s.model.arch, where options want it */
+    bool keys;            /* print all keys, and no more */
+    bool tests_only;      /* train_net's data are not opened */
     td_class_names known; /* those of the file that the model comes from; none: count 0 */
     td_dataset *train_data, *test_data;
     char resume[TRAIN_PATH_BYTES];
@@ -48,9 +48,9 @@ extern const train_task classify_task;
 /* ---- classify_data.c ----
  *
  * Labels are names: a model's file keeps the names of its classes, and whoever opens a folder for
- * that model numbers the sub-folders by these names. A folder may lack some; a sub-folder of another
- * name is an error that shows both lists. A model without names takes a folder that has as many
- * sub-folders as the model has classes. */
+ * that model numbers the sub-folders by these names. A folder may lack some; a sub-folder of
+ * another name is an error that shows both lists. A model without names takes a folder that has as
+ * many sub-folders as the model has classes. */
 
 td_status classify_open(train_run *r);
 void classify_close(train_run *r);

@@ -22,11 +22,10 @@ static td_status open_folder(const classify_run *c, const char *dataset, const c
     size_t length = strlen(dataset);
     snprintf(path, sizeof path, "%s%s%s", dataset,
              length > 0 && dataset[length - 1] == '/' ? "" : "/", one_folder ? "" : split);
-    *out =
-        td_image_folder_open(path, .transform = *transform, .val_fraction = c->s.data.val_fraction,
-                             .val = tests && one_folder, .skip_bad = c->s.data.skip_bad,
-                             .class_names = (const char *const *)names->name,
-                             .classes = names->count);
+    *out = td_image_folder_open(
+        path, .transform = *transform, .val_fraction = c->s.data.val_fraction,
+        .val = tests && one_folder, .skip_bad = c->s.data.skip_bad,
+        .class_names = (const char *const *)names->name, .classes = names->count);
     if (*out != NULL) {
         return TD_OK;
     }
@@ -128,11 +127,10 @@ static td_status open_renamed(classify_run *c)
     TD_TRY(open_training(c, &(td_class_names){ .count = 0 }));
     if (!are_known(c, c->train_data)) {
         char before[TD_CLASS_LIST], now[TD_CLASS_LIST];
-        td_printf_rank0("new names: the weights are of %s; they begin %s\n",
-                        td_class_names_show((const char *const *)c->known.name, c->known.count,
-                                            before),
-                        td_class_names_show(c->train_data->class_names, c->train_data->classes,
-                                            now));
+        td_printf_rank0(
+            "new names: the weights are of %s; they begin %s\n",
+            td_class_names_show((const char *const *)c->known.name, c->known.count, before),
+            td_class_names_show(c->train_data->class_names, c->train_data->classes, now));
         return TD_OK;
     }
     td_dataset_free(c->train_data);
@@ -164,7 +162,7 @@ static td_status check_count(const classify_run *c)
 static td_status open_data(classify_run *c)
 {
     TD_TRY(read_known(c));
-    td_status status = c->tests_only                            ? TD_OK
+    td_status status = c->tests_only                         ? TD_OK
                        : may_rename(c) && c->known.count > 0 ? open_renamed(c)
                                                              : open_training(c, &c->known);
     if (status != TD_OK && c->known.count > 0 && c->base.args.resume == NULL) {

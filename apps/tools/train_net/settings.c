@@ -79,7 +79,8 @@ const config_key config_keys[] = {
            "The second accuracy: the right class is among so many most probable"),
 
     KEY("TEST.DATASET", test.dataset, "./data/ILSVRC/", "Folder that holds TEST.SPLIT"),
-    KEY("TEST.SPLIT", test.split, "val", "Folder with a sub-folder for each class, of the same name; some may be missing"),
+    KEY("TEST.SPLIT", test.split, "val",
+        "Folder with a sub-folder for each class, of the same name; some may be missing"),
     NUMBER("TEST.BATCH_SIZE", test.batch_size, "200", 1, 1048576, "Images of a process's batch"),
     NUMBER("TEST.IM_SIZE", test.im_size, "256", 1, 8192, "An image's shorter side becomes this"),
     NUMBER("TEST.CROP_SIZE", test.crop_size, "224", 1, 8192, "and its middle is cut out so large"),
