@@ -77,6 +77,25 @@ typedef struct td_limits {
     double memory;   /* bytes a second, read and written in place, of memory outside of caches */
 } td_limits;
 
+/* Attention: y = softmax(scale q k^T) v for each head, and the logarithm of each row's sum of
+ * exponentials. Head i of q reads head i / (H / G) of k and v. Causal: query t reads keys 0 to
+ * S - T + t. All tensors of [.,.,.,h] have one dtype, and may have any strides. */
+typedef struct td_attention_args {
+    const td_tensor *q;     /* [B,T,H,h] */
+    const td_tensor *k, *v; /* [B,S,G,h]; there is a key for each query */
+    td_tensor *y;           /* [B,T,H,h], written */
+    td_tensor *lse;         /* [B,H,T] row-major, written; f64 if q is, otherwise f32 */
+    bool causal;
+    double scale;
+} td_attention_args;
+
+typedef struct td_attention_grad_args {
+    td_attention_args forward; /* as it was; y and lse are read */
+    const td_tensor *dy;       /* like y */
+    td_tensor *dq, *dk, *dv;   /* like q, k, v */
+    bool accumulate[3];        /* of dq, dk, dv */
+} td_attention_grad_args;
+
 typedef struct td_kernels {
     const char *name; /* "cpu (avx512)" */
 #define TD_KERNEL(TYPE, NAME, PARAMETERS, ARGUMENTS, COST) TYPE(*NAME) PARAMETERS;

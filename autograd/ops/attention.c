@@ -1,4 +1,5 @@
-/* Attention: y = softmax(scale q k^T) v for each head, composed of products and softmax. */
+/* Attention: y = softmax(scale q k^T) v for each head. Where the device has no kernel for it, and
+ * where somebody observes operations, it runs as the operations that it consists of. */
 #include "autograd/attention.h"
 #include "autograd/ops/elements.h"
 #include "autograd/ops/op.h"
@@ -110,6 +111,104 @@ static void use_caches(attention_heads *x, const td_attention_options *o, td_sit
     x->v = append(o->v_cache, x->v, o->past, "v_cache", at);
 }
 
+/* ---- by the kernel ---- */
+
+typedef struct attention_params {
+    int64_t heads, kv_heads; /* of a packed tensor; 0: there are three */
+    bool causal;
+    double scale;
+} attention_params;
+
+/* Heads [first, first + count) of a matrix [B,T,heads h], as the kernel takes them. */
+static td_tensor heads_view(const td_tensor *x, int64_t first, int64_t count, int64_t width)
+{
+    td_tensor view = *x;
+    view.ndim = 4;
+    view.shape[2] = count;
+    view.shape[3] = width;
+    view.stride[2] = width * x->stride[2];
+    view.stride[3] = x->stride[2];
+    view.offset += first * width * x->stride[2];
+    return view;
+}
+
+/* The three parts of a packed tensor, or of its gradient. */
+static void part_views(const td_tensor *x, const attention_params *p, td_tensor parts[3])
+{
+    int64_t width = x->shape[2] / (p->heads + 2 * p->kv_heads);
+    parts[0] = heads_view(x, 0, p->heads, width);
+    parts[1] = heads_view(x, p->heads, p->kv_heads, width);
+    parts[2] = heads_view(x, p->heads + p->kv_heads, p->kv_heads, width);
+}
+
+static void attention_backward(td_node *node, const td_tensor *dy)
+{
+    const attention_params *p = td_params_of(node);
+    const td_tensor *y = td_saved(node, 3);
+    td_tensor parts[3], grads[3];
+    td_op_gradient slots[3] = { { 0 } };
+    td_attention_grad_args args;
+    int inputs = p->heads > 0 ? 1 : 3;
+    for (int i = 0; i < inputs; i++) {
+        const td_tensor *x = td_saved(node, i);
+        parts[i] = *x;
+        slots[i] = td_op_grad_begin(node, i, x, !td_op_repeats(node, i));
+        grads[i] =
+            slots[i].grad != NULL ? *slots[i].grad : *td_step_new_like(x, td_node_site(node));
+        args.accumulate[i] = slots[i].accumulate;
+    }
+    if (inputs == 1) {
+        td_tensor qkv = parts[0], dqkv = grads[0];
+        part_views(&qkv, p, parts);
+        part_views(&dqkv, p, grads);
+        args.accumulate[1] = args.accumulate[2] = args.accumulate[0];
+    }
+    int64_t heads = parts[0].shape[2], width = parts[0].shape[3];
+    td_tensor *dense = td_op_row_major((td_tensor *)(uintptr_t)dy, td_node_site(node));
+    td_tensor y_heads = heads_view(y, 0, heads, width), lse = *td_saved(node, 4);
+    td_tensor dy_heads = heads_view(dense, 0, heads, width);
+    args.forward =
+        (td_attention_args){ &parts[0], &parts[1], &parts[2], &y_heads, &lse, p->causal, p->scale };
+    args.dy = &dy_heads;
+    args.dq = &grads[0];
+    args.dk = &grads[1];
+    args.dv = &grads[2];
+    td_kernels_of(td_device_of(y))->attention_grad(&args);
+    for (int i = 0; i < inputs; i++) {
+        td_op_grad_end(node, i, &slots[i]);
+    }
+}
+
+/* inputs: the packed tensor, or the three. */
+static td_tensor *by_kernel(td_tensor *const *inputs, const attention_params *params, td_site at)
+{
+    bool packed = params->heads > 0;
+    td_tensor parts[3];
+    if (packed) {
+        part_views(inputs[0], params, parts);
+    }
+    const td_tensor *q = packed ? &parts[0] : inputs[0];
+    int64_t batch = q->shape[0], queries = q->shape[1], heads = q->shape[2], width = q->shape[3];
+    td_tensor *y = td_step_new(TD_SHAPE(batch, queries, heads * width), q->dtype, TD_ROW_MAJOR,
+                               td_device_of(q), at);
+    td_tensor *lse =
+        td_step_new(TD_SHAPE(batch, heads, queries), q->dtype == TD_F64 ? TD_F64 : TD_F32,
+                    TD_ROW_MAJOR, td_device_of(q), at);
+    td_tensor y_heads = heads_view(y, 0, heads, width);
+    td_attention_args args = { q,
+                               packed ? &parts[1] : inputs[1],
+                               packed ? &parts[2] : inputs[2],
+                               &y_heads,
+                               lse,
+                               params->causal,
+                               params->scale };
+    td_kernels_of(td_device_of(q))->attention(&args);
+    td_tensor *k = packed ? NULL : inputs[1], *v = packed ? NULL : inputs[2];
+    return TD_RECORD(at, .op = "attention", .backward = attention_backward, .out = y,
+                     .inputs = { inputs[0], k, v }, .saved = { inputs[0], k, v, y, lse },
+                     .params = params, .params_size = sizeof *params);
+}
+
 /* ---- composed ---- */
 
 /* [T,S]: 0 where a query reads a key, a number that softmax makes 0 elsewhere. */
@@ -142,21 +241,35 @@ static td_tensor *composed(attention_heads x, bool causal, double scale, td_site
     return td_reshape_at(y, TD_SHAPE(batch, queries, heads * width), at);
 }
 
+static double checked_scale(double scale, int64_t width, td_site at)
+{
+    scale = td_or_usual(scale, 1.0 / sqrt((double)width));
+    TD_REQUIRE(scale > 0.0, at, "attention: the scale is %g; it must be above 0", scale);
+    return scale;
+}
+
 td_tensor *td_attention_at(td_attention_options o, td_site at)
 {
-    bool causal = !o.full;
-    attention_heads x;
-    if (o.qkv != NULL) {
-        td_tensor *packed = checked_packed(&o, at);
-        x = unpacked(packed, o.heads, o.kv_heads, at);
-    } else {
-        x = checked_three(&o, at);
+    td_check_tensor(o.qkv != NULL ? o.qkv : o.q, "attention", "qkv", at);
+    td_tensor *packed = o.qkv != NULL ? checked_packed(&o, at) : NULL;
+    attention_heads x = { NULL };
+    attention_params params = { .causal = !o.full };
+    bool cached = o.k_cache != NULL || o.v_cache != NULL;
+    bool kernel = td_kernels_of(td_device_of(packed != NULL ? packed : o.q))->attention != NULL &&
+                  !td_operations_observed();
+    if (packed != NULL && kernel && !cached && td_numel(packed) > 0) {
+        params.heads = o.heads;
+        params.kv_heads = o.kv_heads;
+        int64_t width = packed->shape[2] / (o.heads + 2 * o.kv_heads);
+        params.scale = checked_scale(o.scale, width, at);
+        return by_kernel(&packed, &params, at);
     }
-    if (o.k_cache != NULL || o.v_cache != NULL) {
+    x = packed != NULL ? unpacked(packed, o.heads, o.kv_heads, at) : checked_three(&o, at);
+    if (cached) {
         use_caches(&x, &o, at);
     }
-    check_keys(&x, causal, at);
-    double scale = td_or_usual(o.scale, 1.0 / sqrt((double)x.q->shape[3]));
-    TD_REQUIRE(scale > 0.0, at, "attention: the scale is %g; it must be above 0", scale);
-    return composed(x, causal, scale, at);
+    check_keys(&x, params.causal, at);
+    params.scale = checked_scale(o.scale, x.q->shape[3], at);
+    return kernel && td_numel(x.q) > 0 ? by_kernel((td_tensor *[]){ x.q, x.k, x.v }, &params, at)
+                                       : composed(x, params.causal, params.scale, at);
 }

@@ -58,6 +58,33 @@ typedef struct td_norm_grad {
 
 enum { TD_SOFTMAX_COLUMNS = 64 };
 
+/* A tile of attention's scores: `keys` rows, TD_ATTENTION_TILE elements apart, in each of which
+ * `lanes` (whole TD_ATTENTION_LANES) queries lie side by side. What belongs to a query is an array
+ * over lanes. Query q reads key k if k <= q + shift; other scores may be undefined. */
+enum { TD_ATTENTION_TILE = 64, TD_ATTENTION_LANES = 16 };
+typedef struct td_attention_tile {
+    int64_t keys, lanes, shift;
+    double scale;
+    void *scores, *grads;
+    bool first;               /* of the queries' tiles */
+    void *top, *sum, *factor; /* largest score so far, sum of exponentials of the distances to it,
+                                 what sums from before are multiplied by */
+    const void *lse, *dots;
+} td_attention_tile;
+
+typedef struct td_attention_loops {
+    /* scores -> exp(scale (score - top)) */
+    void (*tile)(const td_attention_tile *tile);
+    /* scores -> p = exp(scale score - lse); grads, of p, -> those of scores, p (grad - dots) scale
+     */
+    void (*grad_tile)(const td_attention_tile *tile);
+    /* factor = 1 / sum; lse = log of the sum of exp(scale score) */
+    void (*end)(const td_attention_tile *tile, void *lse);
+    /* rows of n elements *= factor[row] */
+    void (*scale_rows)(int64_t rows, int64_t n, void *x, const void *factor);
+    double (*dot)(int64_t n, const void *a, const void *b);
+} td_attention_loops;
+
 typedef struct td_loops {
     /* f32 and f64; ops_elements.c takes 16-bit floats through f32, piece by piece. */
     td_unary_loop unary[TD_UNARY_COUNT];
@@ -110,6 +137,7 @@ typedef struct td_loops {
     void (*softmax)(int64_t d, int64_t columns, int64_t step, void *y, const void *x, bool log);
     void (*softmax_grad)(int64_t d, int64_t columns, int64_t step, void *dx, const void *dy,
                          const void *y, bool log, bool accumulate);
+    td_attention_loops attention; /* loops_attention.inc */
     /* One row of cross-entropy: writes log_p (NULL: logits are it) and returns the row's loss; and
      * its gradient, times `scale`. weight NULL: ones. */
     double (*cross_entropy)(int64_t k, void *log_p, const void *logits, int64_t label,

@@ -6,6 +6,7 @@
 #include "tensor/kernels.h"
 
 #define TD_KERNEL(TYPE, NAME, PARAMETERS, ARGUMENTS, COST) TYPE td_cuda_##NAME PARAMETERS;
+#define TD_KERNEL_CPU(TYPE, NAME, PARAMETERS, ARGUMENTS, COST)
 #include "tensor/kernels.def"
 
 #endif

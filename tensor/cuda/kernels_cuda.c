@@ -63,6 +63,7 @@ const td_kernels *td_cuda_kernels(void)
     static const td_kernels table = {
         .name = "cuda",
 #define TD_KERNEL(TYPE, NAME, PARAMETERS, ARGUMENTS, COST) .NAME = td_cuda_##NAME,
+#define TD_KERNEL_CPU(TYPE, NAME, PARAMETERS, ARGUMENTS, COST)
 #include "tensor/kernels.def"
         .check_precision = td_cuda_check_precision,
         .measure_limits = measure_limits,

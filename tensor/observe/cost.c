@@ -120,3 +120,29 @@ td_cost td_cost_optim(const td_tensor *param, const td_optim_slice *slices, int 
     return (td_cost){ elements * per_element, elements * (3.0 + 2.0 * states) * size,
                       (td_dtype)param->dtype };
 }
+
+/* Pairs of a query and a key that it reads, times the operations of each. */
+static td_cost attention_cost(const td_attention_args *a, double per_pair, double bytes)
+{
+    double queries = (double)a->q->shape[1], keys = (double)a->k->shape[1];
+    double hidden = a->causal ? queries * (queries - 1.0) / 2.0 : 0.0;
+    double heads = (double)a->q->shape[0] * (double)a->q->shape[2];
+    return (td_cost){ heads * (queries * keys - hidden) * per_pair, bytes, (td_dtype)a->q->dtype };
+}
+
+td_cost td_cost_attention(const td_attention_args *a)
+{
+    double bytes = td_cost_bytes(a->q) + td_cost_bytes(a->k) + td_cost_bytes(a->v);
+    return attention_cost(a, 4.0 * (double)a->q->shape[3] + 2.0,
+                          bytes + td_cost_bytes(a->y) + td_cost_bytes(a->lse));
+}
+
+td_cost td_cost_attention_grad(const td_attention_grad_args *a)
+{
+    double read = td_cost_attention(&a->forward).bytes + td_cost_bytes(a->dy);
+    const td_tensor *written[3] = { a->dq, a->dk, a->dv };
+    for (int i = 0; i < 3; i++) {
+        read += td_cost_bytes(written[i]) * (a->accumulate[i] ? 2.0 : 1.0);
+    }
+    return attention_cost(&a->forward, 10.0 * (double)a->forward.q->shape[3] + 4.0, read);
+}

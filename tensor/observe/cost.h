@@ -30,6 +30,8 @@ td_cost td_cost_matmul(const td_tensor *c, const td_tensor *a, const td_tensor *
  * `written`: the one that is the result. */
 td_cost td_cost_conv2d(const td_tensor *y, const td_tensor *x, const td_tensor *w,
                        const td_conv2d_params *params, const td_tensor *written, bool accumulate);
+td_cost td_cost_attention(const td_attention_args *args);
+td_cost td_cost_attention_grad(const td_attention_grad_args *args);
 td_cost td_cost_clip(td_tensor *const *x, int count); /* read, then read and written */
 td_cost td_cost_batch_norm(const td_batch_norm_args *args);
 td_cost td_cost_batch_norm_grad(const td_batch_norm_grad_args *args);

@@ -45,6 +45,7 @@
         td_timed_leave(COST);                                                                      \
         return value;                                                                              \
     }
+#define TD_KERNEL_CPU(TYPE, NAME, PARAMETERS, ARGUMENTS, COST)
 #include "tensor/kernels.def"
 
 static td_kernels watched, timed;
@@ -60,6 +61,7 @@ static void make_tables(void)
     if (gpu != NULL) {
         timed = *gpu->kernels();
 #define TD_KERNEL(TYPE, NAME, PARAMETERS, ARGUMENTS, COST) timed.NAME = timed_##NAME;
+#define TD_KERNEL_CPU(TYPE, NAME, PARAMETERS, ARGUMENTS, COST)
 #include "tensor/kernels.def"
     }
 }
