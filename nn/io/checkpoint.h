@@ -19,8 +19,13 @@
  *
  * Saving is atomic. The library writes a temporary file next to the target
  * (PATH.tmp.HOST.PID.RANDOM), syncs and renames it: at any moment the path holds a complete
- * checkpoint, the old or the new one. A process that is killed while it saves leaves its temporary
- * file; the next saving to the same path removes that file. */
+ * checkpoint, the old or the new one. The new file has the mode of the old one and, where the
+ * system allows that, its owner and group (no access control lists); a symbolic link stays, and the
+ * file that it leads to is replaced. Other hard links to the old file keep the old file. A
+ * read-only file, a device and a pipe are not replaced, and the file's folder must be writable. A
+ * relative path is looked up in the call, also where the file is written in the background. A
+ * process that is killed while it saves leaves its temporary file; the next saving to the same path
+ * removes that file. */
 #ifndef TD_NN_IO_CHECKPOINT_H
 #define TD_NN_IO_CHECKPOINT_H
 

@@ -91,6 +91,27 @@ same 'the same bits' whole/checkpoints/ckpt_ep_003 killed/checkpoints/ckpt_ep_00
 ! compgen -G 'killed/checkpoints/*tmp*' >/dev/null
 tap $? 'nothing of a killed save is left'
 
+# A checkpoint that was cut short on the way to the disk, as on a full file server, and an empty one.
+mkdir -p cut/checkpoints
+cp whole/checkpoints/ckpt_ep_001 cut/checkpoints/
+head -c 1000000 whole/checkpoints/ckpt_ep_002 >cut/checkpoints/ckpt_ep_002
+: >cut/checkpoints/ckpt_ep_002_step_000001
+cp -r cut hopeless
+cp -r cut cut2
+works 'after two damaged checkpoints' "${net[@]}" OUT_DIR cut
+says 'the empty one is named' "cut/checkpoints/ckpt_ep_002_step_000001' cannot be used: .*; remove it\. This run goes on from the checkpoint before it$"
+says 'the other, too' "cut/checkpoints/ckpt_ep_002' cannot be used: .*cut short; remove it"
+says 'it goes on from the one before' '^resumed from cut/checkpoints/ckpt_ep_001 after'
+same 'to the same bits' whole/checkpoints/ckpt_ep_003 cut/checkpoints/ckpt_ep_003
+works 'by two ranks' "$apps/tdrun" --nproc-per-node 2 "${net[@]}" TRAIN.BATCH_SIZE 4 OUT_DIR cut2
+says 'they agree' '^resumed from cut2/checkpoints/ckpt_ep_001 after'
+: >hopeless/checkpoints/ckpt_ep_001
+fails 'all are damaged' 1 'all checkpoints in hopeless/checkpoints are damaged: remove them to begin again' "${net[@]}" OUT_DIR hopeless
+fails 'on two ranks' 1 'all checkpoints in hopeless/checkpoints are damaged' "$apps/tdrun" --nproc-per-node 2 "${net[@]}" OUT_DIR hopeless
+head -c 1000000 whole/checkpoints/ckpt_ep_002 >latest
+fails 'the one file of --auto-resume' 1 "'latest' cannot be used: .*cut short; remove it to begin again, or give --resume FILE" \
+    "$apps/cifar_resnet18" --limit 32 --batch-size 32 --save latest --auto-resume
+
 # Ctrl-C while it tests, which here is much longer than all else: it does not wait for that.
 mkdir -p many/links many/val
 cp -r data/val/* many/val/
