@@ -134,6 +134,7 @@ enum { TD_MAX_CPU_THREADS = 1024 };
 /* As td_set_threads, td_share_cpus, td_pin_threads and td_threads say, for valid arguments. */
 td_status td_cpu_set_threads(td_device device, int threads);
 void td_cpu_share(int processes);
+int td_cpu_count(void); /* td_count_cpus */
 td_status td_cpu_pin(td_device device, int rank, int ranks);
 int td_cpu_threads(td_device device);
 

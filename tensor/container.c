@@ -1,6 +1,9 @@
 /* Reads the limits of this process's control groups. */
 #include "tensor/container.h"
 
+#include <limits.h>
+#include <math.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -37,8 +40,10 @@ static size_t read_number(const char *folder, const char *name, const char *pref
     return number;
 }
 
-static void look_at(const char *folder, const file_names *names, td_container_memory *least)
+static void look_at_memory(const char *folder, bool second, void *result)
 {
+    td_container_memory *least = result;
+    const file_names *names = second ? &version2 : &version1;
     enum { NO_LIMIT_SHIFT = 60 }; /* version 1 says "no limit" by a number near 2^63 */
     size_t limit = read_number(folder, names->limit, "", SIZE_MAX);
     if (limit >> NO_LIMIT_SHIFT != 0) {
@@ -53,10 +58,32 @@ static void look_at(const char *folder, const file_names *names, td_container_me
     least->left = left < least->left ? left : least->left;
 }
 
+/* A quota of time in each period: "-1" or "max" where there is none. */
+static void look_at_cpus(const char *folder, bool second, void *result)
+{
+    int *least = result;
+    char path[PATH_BYTES + 64];
+    double quota = -1, period = 0;
+    snprintf(path, sizeof path, "%s/%s", folder, second ? "cpu.max" : "cpu.cfs_quota_us");
+    FILE *file = fopen(path, "re");
+    if (file == NULL) {
+        return;
+    }
+    int got = fscanf(file, "%lf %lf", &quota, &period);
+    fclose(file);
+    if (!second && got == 1) {
+        period = (double)read_number(folder, "cpu.cfs_period_us", "", 0);
+    }
+    double cpus = period > 0 && quota > 0 ? ceil(quota / period) : INT_MAX;
+    *least = cpus < *least ? (int)cpus : *least;
+}
+
+typedef void (*group_look)(const char *folder, bool second, void *result);
+
 /* The group and those above it, up to the root. In a container the paths may be the host's and not
  * exist here: the root is the container's then. */
-static void look_upwards(const char *root, const char *group, const file_names *names,
-                         td_container_memory *least)
+static void look_upwards(const char *root, const char *group, bool second, group_look look,
+                         void *result)
 {
     char folder[PATH_BYTES];
     size_t end = strlen(root);
@@ -66,17 +93,33 @@ static void look_upwards(const char *root, const char *group, const file_names *
     for (char *slash; (slash = strrchr(folder, '/')) != NULL && slash >= folder + end;
          *slash = '\0') {
         if (slash[1] != '\0') {
-            look_at(folder, names, least);
+            look(folder, second, result);
         }
     }
-    look_at(root, names, least);
+    look(root, second, result);
 }
 
-td_container_memory td_container_memory_of(const char *groups, const char *root)
+/* Whether "cpu,cpuacct" has "cpu". */
+static bool has_word(const char *list, const char *word)
 {
-    td_container_memory least = { SIZE_MAX, SIZE_MAX };
-    char line[PATH_BYTES], root1[PATH_BYTES];
-    snprintf(root1, sizeof root1, "%s/memory", root);
+    size_t length = strlen(word);
+    for (const char *at = list; at != NULL; at = strchr(at, ',')) {
+        at += *at == ',';
+        if (strncmp(at, word, length) == 0 && (at[length] == ',' || at[length] == '\0')) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Looks at all groups of this process that have to do with a controller ("memory", "cpu"). The
+ * second version's hierarchy may have a place beside the first one's. */
+static void look_at_groups(const char *groups, const char *root, const char *controller,
+                           group_look look, void *result)
+{
+    char line[PATH_BYTES], root1[PATH_BYTES], both[PATH_BYTES];
+    snprintf(root1, sizeof root1, "%s/%s", root, controller);
+    snprintf(both, sizeof both, "%s/unified", root);
     FILE *file = fopen(groups, "re");
     while (file != NULL && fgets(line, sizeof line, file) != NULL) {
         line[strcspn(line, "\n")] = '\0'; /* "4:memory:/path" or "0::/path" */
@@ -85,19 +128,43 @@ td_container_memory td_container_memory_of(const char *groups, const char *root)
             continue;
         }
         *group++ = '\0';
-        if (kinds[1] == '\0') {
-            look_upwards(root, group, &version2, &least);
-        } else if (strstr(kinds, "memory") != NULL) {
-            look_upwards(root1, group, &version1, &least);
+        if (*++kinds == '\0') {
+            look_upwards(root, group, true, look, result);
+            look_upwards(both, group, true, look, result);
+        } else if (has_word(kinds, controller)) {
+            look_upwards(root1, group, false, look, result);
+            snprintf(root1, sizeof root1, "%s/%s", root, kinds); /* without its short name */
+            look_upwards(root1, group, false, look, result);
         }
     }
     if (file != NULL) {
         fclose(file);
     }
+}
+
+td_container_memory td_container_memory_of(const char *groups, const char *root)
+{
+    td_container_memory least = { SIZE_MAX, SIZE_MAX };
+    look_at_groups(groups, root, "memory", look_at_memory, &least);
     return least;
 }
 
+int td_container_cpus_of(const char *groups, const char *root)
+{
+    int least = INT_MAX;
+    look_at_groups(groups, root, "cpu", look_at_cpus, &least);
+    return least;
+}
+
+#define OWN_GROUPS "/proc/self/cgroup"
+#define ALL_GROUPS "/sys/fs/cgroup"
+
 td_container_memory td_container_memory_now(void)
 {
-    return td_container_memory_of("/proc/self/cgroup", "/sys/fs/cgroup");
+    return td_container_memory_of(OWN_GROUPS, ALL_GROUPS);
+}
+
+int td_container_cpus_now(void)
+{
+    return td_container_cpus_of(OWN_GROUPS, ALL_GROUPS);
 }

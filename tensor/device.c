@@ -129,6 +129,11 @@ void td_share_cpus(int processes)
     td_cpu_share(processes);
 }
 
+int td_count_cpus(void)
+{
+    return td_cpu_count();
+}
+
 td_status td_pin_threads(td_device device, int rank, int ranks)
 {
     if (device.type != TD_DEVICE_CPU) {

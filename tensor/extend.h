@@ -167,6 +167,9 @@ const char *td_device_describe(td_device device);
 /* The dtype of activations in products: TD_BF16, TD_F16, or TD_F32 if nothing is cast. */
 td_dtype td_precision_dtype(td_precision precision);
 
+/* How many CPUs this process may use: those that it may run on, and no more than the quotas of its
+ * containers pay (rounded up). */
+int td_count_cpus(void);
 /* Says that so many processes of this host share its CPUs; pools of the default size change. Call
  * it between steps. td_dist_init calls it, and td_dist_destroy calls it with 1. */
 void td_share_cpus(int processes);

@@ -9,6 +9,7 @@
 #include "apps/tools/common/cli.h"
 #include "dist/comm/launch/launcher.h"
 #include "dist/comm/mesh.h"
+#include "tensor/extend.h"
 
 #include <glob.h>
 #include <math.h>
@@ -84,10 +85,10 @@ static int read_workers(const char *text)
 {
     int gpus = count_gpus();
     if (strcmp(text, "cpu") == 0) {
-        return td_launch_cpus();
+        return td_count_cpus();
     }
     if (strcmp(text, "auto") == 0) {
-        return gpus > 0 ? gpus : td_launch_cpus();
+        return gpus > 0 ? gpus : td_count_cpus();
     }
     if (strcmp(text, "gpu") == 0) {
         if (gpus == 0) {

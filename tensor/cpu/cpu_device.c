@@ -83,6 +83,11 @@ void td_cpu_share(int processes)
     pthread_mutex_unlock(&lock);
 }
 
+int td_cpu_count(void)
+{
+    return td_paid_cpus();
+}
+
 td_status td_cpu_pin(td_device device, int rank, int ranks)
 {
     td_pool *pool = td_cpu_pool(device);

@@ -2,6 +2,7 @@
 #include "tensor/cpu/cpus.h"
 
 #include "tensor/backend.h"
+#include "tensor/container.h"
 #include "tensor/cpu/pool.h"
 
 #include <errno.h>
@@ -40,6 +41,12 @@ int td_usable_cpus(void)
     return n > 0 ? (int)n : 1;
 }
 
+int td_paid_cpus(void)
+{
+    int usable = td_usable_cpus(), paid = td_container_cpus_now();
+    return paid < usable ? paid : usable;
+}
+
 void td_pool_share_cpus(int count)
 {
     atomic_store(&processes, count > 1 ? count : 1);
@@ -55,7 +62,7 @@ int td_default_threads(void)
             return (int)n;
         }
     }
-    int n = td_usable_cpus() / atomic_load(&processes);
+    int n = td_paid_cpus() / atomic_load(&processes);
     n = n > 0 ? n : 1;
     return n < TD_POOL_MAX_THREADS ? n : TD_POOL_MAX_THREADS;
 }

@@ -6,10 +6,12 @@
 
 /* How many they are; what td_bind_thread has done since does not count. */
 int td_usable_cpus(void);
+/* How many of them to count on: a container's quota of time may pay fewer (tensor/container.h). */
+int td_paid_cpus(void);
 
 /*
  * How many threads to use when nobody says: OMP_NUM_THREADS if that is a positive number (the
- * first of a list), else the number of processors that this process may run on.
+ * first of a list), else td_paid_cpus().
  */
 int td_default_threads(void);
 /* From now on the CPUs are divided by so many processes. */

@@ -393,7 +393,7 @@ static void stop_workers(td_pool *pool)
 static int start_workers(td_pool *pool, int threads)
 {
     /* With more threads than processors a spinning thread keeps a working one from its core. */
-    pool->spin = threads <= td_usable_cpus() ? SPIN : 0;
+    pool->spin = threads <= td_paid_cpus() ? SPIN : 0;
     pool->members = aligned_alloc(CACHE_LINE, (size_t)threads * sizeof *pool->members);
     if (!pool->members) {
         return ENOMEM;

@@ -1,8 +1,9 @@
-/* What control groups leave of the memory: version 1 and 2, nested groups, paths of another
+/* What control groups leave of memory and CPUs: version 1 and 2, nested groups, paths of another
  * namespace. */
 #include "tensor/container.h"
 #include "tests/help/temp_folder.h"
 
+#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -71,11 +72,71 @@ static void test_version1(void **state)
     assert_true(look("nonsense\n").limit == SIZE_MAX);
 }
 
+static int cpus(const char *groups)
+{
+    (void)look(groups);
+    char root[4096];
+    snprintf(root, sizeof root, "%s", temp_path("root"));
+    return td_container_cpus_of(temp_path("groups"), root);
+}
+
+static void test_cpus_of_version2(void **state)
+{
+    (void)state;
+    temp_make_folder("root");
+    assert_int_equal(cpus("0::/\n"), INT_MAX);
+    temp_make_folder("root/jobs");
+    temp_make_folder("root/jobs/one");
+    put("root/jobs/one/cpu.max", "max 100000\n");
+    assert_int_equal(cpus("0::/jobs/one\n"), INT_MAX);
+    put("root/jobs/cpu.max", "250000 100000\n"); /* the group above pays two and a half */
+    assert_int_equal(cpus("0::/jobs/one\n"), 3);
+    put("root/jobs/one/cpu.max", "20000 100000\n");
+    assert_int_equal(cpus("0::/jobs/one\n"), 1);
+    put("root/cpu.max", "200000 50000\n");
+    assert_int_equal(cpus("0::/of/the/host\n"), 4); /* a container's own root */
+    put("root/cpu.max", "nonsense\n");
+    assert_int_equal(cpus("0::/of/the/host\n"), INT_MAX);
+}
+
+static void test_cpus_of_version1(void **state)
+{
+    (void)state;
+    static const char groups[] = "9:cpuset:/set\n8:cpu,cpuacct:/job/step\n4:memory:/\n0::/else\n";
+    temp_make_folder("root");
+    temp_make_folder("root/cpu");
+    temp_make_folder("root/cpu/job");
+    temp_make_folder("root/cpu/job/step");
+    temp_make_folder("root/cpuset");
+    put("root/cpu/cpu.cfs_quota_us", "-1\n");
+    put("root/cpu/cpu.cfs_period_us", "100000\n");
+    put("root/cpuset/cpu.cfs_quota_us", "1\n"); /* not there in truth */
+    assert_int_equal(cpus(groups), INT_MAX);
+    put("root/cpu/job/cpu.cfs_quota_us", "150000\n");
+    put("root/cpu/job/cpu.cfs_period_us", "50000\n");
+    put("root/cpu/job/step/cpu.cfs_quota_us", "-1\n");
+    put("root/cpu/job/step/cpu.cfs_period_us", "100000\n");
+    assert_int_equal(cpus(groups), 3);
+    put("root/cpu/job/step/cpu.cfs_quota_us", "100001\n");
+    assert_int_equal(cpus(groups), 2);
+    temp_make_folder("root/cpu,cpuacct"); /* where no link has the short name */
+    put("root/cpu,cpuacct/cpu.cfs_quota_us", "1000\n");
+    put("root/cpu,cpuacct/cpu.cfs_period_us", "100000\n");
+    assert_int_equal(cpus(groups), 1);
+    temp_make_folder("root/unified"); /* both versions beside each other */
+    put("root/unified/cpu.max", "700000 100000\n");
+    assert_int_equal(cpus("0::/\n"), 7);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_version2, temp_folder_setup, temp_folder_teardown),
         cmocka_unit_test_setup_teardown(test_version1, temp_folder_setup, temp_folder_teardown),
+        cmocka_unit_test_setup_teardown(test_cpus_of_version2, temp_folder_setup,
+                                        temp_folder_teardown),
+        cmocka_unit_test_setup_teardown(test_cpus_of_version1, temp_folder_setup,
+                                        temp_folder_teardown),
     };
-    return cmocka_run_group_tests_name("tensor: memory of a container", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("tensor: memory and CPUs of a container", tests, NULL, NULL);
 }

@@ -252,8 +252,8 @@ const char *train_args_arithmetic(void)
 
 int64_t train_default_workers(void)
 {
-    long cpus = sysconf(_SC_NPROCESSORS_ONLN);
-    return cpus < 1 ? 1 : cpus < 4 ? cpus : 4;
+    int cpus = td_count_cpus();
+    return cpus < 4 ? cpus : 4;
 }
 
 int app_failed(const char *program)

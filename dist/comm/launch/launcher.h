@@ -50,9 +50,6 @@ typedef struct td_launch_options {
  * the end of this process may follow. */
 int td_launch(const td_launch_options *options);
 
-/* The number of CPUs that this process may use. */
-int td_launch_cpus(void);
-
 /* Whether a run's name can be a folder's. */
 bool td_run_id_is_valid(const char *run_id);
 

@@ -1,12 +1,12 @@
 /* One node's workers: environment, logs, start, and what became of them. */
 #include "tensor/clock.h"
 #include "dist/comm/launch/launcher.h"
+#include "tensor/extend.h"
 #include "tensor/system/folders.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -101,13 +101,6 @@ void td_workers_close(td_workers *w, bool keep_logs)
 
 /* ---- the environment ---- */
 
-int td_launch_cpus(void)
-{
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set)
-                                                        : (int)sysconf(_SC_NPROCESSORS_ONLN);
-}
-
 /* In the child. */
 static void set_environment(const td_workers *w, int local)
 {
@@ -137,7 +130,7 @@ static void set_environment(const td_workers *w, int local)
     td_child_setenv("TANDEM_RESTART_COUNT", "%d", r->restarts);
     td_child_setenv("TANDEM_MAX_RESTARTS", "%d", w->options->max_restarts);
     if (getenv("OMP_NUM_THREADS") == NULL) {
-        int each = td_launch_cpus() / w->options->workers;
+        int each = td_count_cpus() / w->options->workers;
         td_child_setenv("OMP_NUM_THREADS", "%d", each > 1 ? each : 1);
     }
 }
