@@ -27,6 +27,8 @@ typedef struct arguments {
     int64_t max_restarts;
     bool standalone, require_token;
     char endpoint_host[256];
+    const char *backend, *conf, *signals; /* torchrun's */
+    bool taken;                           /* torchrun's flags for what is always so here */
 } arguments;
 
 /* ---- values ---- */
@@ -156,7 +158,10 @@ static void read_endpoint(arguments *a)
     }
     size_t length = colon != NULL ? (size_t)(colon - text) : strlen(text);
     a->launch.port =
-        colon != NULL ? read_number("rdzv-endpoint", colon + 1, 1, 65535) : DEFAULT_PORT;
+        colon != NULL ? read_number("rdzv-endpoint", colon + 1, 0, 65535) : DEFAULT_PORT;
+    if (a->launch.port == 0 && a->launch.max_nodes > 1) {
+        cli_refuse("--rdzv-endpoint: '%s': several nodes need a port that all know, not 0", text);
+    }
     text += bracketed;
     length -= bracketed ? 2 : 0;
     if (length == 0 || length >= sizeof(a->endpoint_host)) {
@@ -164,17 +169,18 @@ static void read_endpoint(arguments *a)
     }
     snprintf(a->endpoint_host, sizeof(a->endpoint_host), "%.*s", (int)length, text);
     a->launch.host = a->endpoint_host;
-    a->launch.may_host = a->launch.node_rank < 0;
-    a->launch.hosts = a->launch.node_rank == 0;
+    a->launch.hosts = a->launch.node_rank == 0 || a->launch.port == 0;
+    a->launch.may_host = a->launch.node_rank < 0 && !a->launch.hosts;
 }
 
 /* Where the nodes meet, and whether this one is the host. */
 static void settle_place(arguments *a)
 {
     td_launch_options *o = &a->launch;
-    if (a->standalone && (o->max_nodes > 1 || a->endpoint != NULL)) {
-        cli_refuse("--standalone is for one node, without --rdzv-endpoint");
+    if (a->standalone && o->max_nodes > 1) {
+        cli_refuse("--standalone is for one node");
     }
+    a->endpoint = a->standalone ? NULL : a->endpoint; /* as torchrun does */
     if (o->node_rank >= o->max_nodes) {
         cli_refuse("--node-rank %d: with --nnodes %d ranks go from 0 to %d", o->node_rank,
                    o->max_nodes, o->max_nodes - 1);
@@ -252,6 +258,105 @@ static void settle_workers(arguments *a)
     }
 }
 
+/* ---- what torchrun takes ---- */
+
+/* Options of torchrun that mean nothing here, and what to do instead. */
+static const struct foreign {
+    const char *name;
+    char letter;
+    cli_kind kind;
+    const char *instead;
+} foreign[] = {
+    { "module", 'm', CLI_FLAG, "give the program itself: python3 -m MODULE" },
+    { "run-path", 0, CLI_FLAG, "give the program itself: python3 FILE" },
+    { "start-method", 0, CLI_TEXT, "leave it out: each worker is a program of its own" },
+    { "role", 0, CLI_TEXT, "leave it out; --rdzv-id names the run" },
+    { "local-addr", 0, CLI_TEXT,
+      "leave it out: a node has the address from which it calls node 0" },
+    { "logs-specs", 0, CLI_TEXT, "use --log-dir, --redirects and --tee" },
+    { "event-log-handler", 0, CLI_TEXT, "leave it out: what happens is said on stderr" },
+    { "numa-binding", 0, CLI_TEXT, "leave it out; programs bind their threads with --pin" },
+    { "duplicate-stdout-filters", 0, CLI_TEXT, "use --tee or --local-ranks-filter" },
+    { "duplicate-stderr-filters", 0, CLI_TEXT, "use --tee or --local-ranks-filter" },
+    { "virtual-local-rank", 0, CLI_FLAG, "leave it out: programs take the GPU of LOCAL_RANK" },
+    { "shutdown-timeout", 0, CLI_TEXT, "use --grace" },
+};
+enum { FOREIGN = sizeof foreign / sizeof foreign[0] };
+
+/* Puts them into the table of options. */
+static void add_foreign(cli_option *options)
+{
+    static const char *text;
+    static bool flag;
+    for (int i = 0; i < FOREIGN; i++) {
+        bool is_flag = foreign[i].kind == CLI_FLAG;
+        options[i] = (cli_option){ .name = foreign[i].name,
+                                   .letter = foreign[i].letter,
+                                   .kind = foreign[i].kind,
+                                   .argument = is_flag ? NULL : "X",
+                                   .value = is_flag ? (void *)&flag : (void *)&text,
+                                   .help = "",
+                                   .hidden = true };
+    }
+}
+
+static void refuse_foreign(const cli_option *options)
+{
+    for (int i = 0; i < FOREIGN; i++) {
+        if (options[i].given) {
+            cli_refuse("--%s is torchrun's and means nothing here: %s", foreign[i].name,
+                       foreign[i].instead);
+        }
+    }
+}
+
+/* "join_timeout=60,timeout=60" */
+static void read_conf(arguments *a)
+{
+    char *copy = a->conf != NULL ? strdup(a->conf) : NULL, *rest = NULL, why[200];
+    for (char *item = copy != NULL ? strtok_r(copy, ",", &rest) : NULL; item != NULL;
+         item = strtok_r(NULL, ",", &rest)) {
+        char *value = strchr(item, '=');
+        if (value == NULL) {
+            cli_refuse("--rdzv-conf: '%s' is not KEY=VALUE", item);
+        }
+        *value++ = '\0';
+        if (strcmp(item, "join_timeout") != 0 && strcmp(item, "timeout") != 0) {
+            cli_refuse("--rdzv-conf: '%s' means nothing here: leave it out (join_timeout=SECONDS "
+                       "is --join-timeout)",
+                       item);
+        }
+        if (!cli_read_real(value, 1e-3, 1e6, &a->launch.join_timeout, why, sizeof why)) {
+            cli_refuse("--rdzv-conf: %s: %s", item, why);
+        }
+    }
+    free(copy);
+}
+
+/* "SIGTERM,SIGUSR1": all that may stand here are passed on anyway. */
+static void check_signals(const char *text)
+{
+    static const char passed[] = "SIGTERM|SIGINT|SIGHUP|SIGQUIT|SIGUSR1|SIGUSR2|SIGXCPU";
+    char *copy = text != NULL ? strdup(text) : NULL, *rest = NULL, why[200];
+    for (char *item = copy != NULL ? strtok_r(copy, ",", &rest) : NULL; item != NULL;
+         item = strtok_r(NULL, ",", &rest)) {
+        if (!cli_is_choice(passed, item, why, sizeof why)) {
+            cli_refuse("--signals-to-handle: %s; those are passed on, without this option", why);
+        }
+    }
+    free(copy);
+}
+
+static void settle_torchruns(arguments *a)
+{
+    const char *backend = a->backend != NULL ? a->backend : "c10d";
+    if (strcmp(backend, "c10d") != 0 && strcmp(backend, "static") != 0) {
+        cli_refuse("--rdzv-backend: there is no '%s' here, only c10d: leave it out", backend);
+    }
+    read_conf(a);
+    check_signals(a->signals);
+}
+
 static void settle(arguments *a)
 {
     td_launch_options *o = &a->launch;
@@ -261,6 +366,7 @@ static void settle(arguments *a)
     o->node_rank = (int)a->node_rank;
     o->max_restarts = (int)a->max_restarts;
     o->monitor_interval = fmin(o->monitor_interval, 1);
+    settle_torchruns(a);
     read_nodes(a->nodes, o);
     settle_workers(a);
     settle_place(a);
@@ -279,11 +385,17 @@ static void read_command_line(cli_option *options, int count, int argc, char **a
     cli_rest program = {
         .name = "PROGRAM [ARGUMENT...]", .wanted = "one program", .least = 1, .is_command = true
     };
-    cli_parse_rest(argc, argv,
-                   "Starts PROGRAM as many processes, on one node or several, and looks after "
-                   "them. Options have torchrun's names, with - or _ (--nproc-per-node, "
-                   "--nproc_per_node).",
-                   options, count, &program);
+    add_foreign(options + count);
+    cli_parse_rest(
+        argc, argv,
+        "Starts PROGRAM as many processes, on one node or several, and looks after them. Options "
+        "have torchrun's names, with - or _ (--nproc-per-node, --nproc_per_node). SIGTERM, SIGINT, "
+        "SIGHUP and SIGQUIT are passed on to the processes, which have --grace seconds to end; the "
+        "same one again (not SIGHUP) kills them. SIGUSR1, SIGUSR2 and SIGXCPU, a batch system's "
+        "warnings, are passed on without a limit. The exit code is then 128 + the signal's number. "
+        "Ctrl-Z stops the processes, too, and fg continues them.",
+        options, count + FOREIGN, &program);
+    refuse_foreign(options + count);
     a->launch.argv = program.values;
 }
 
@@ -296,7 +408,7 @@ int main(int argc, char **argv)
         .master_port = -1,
     };
     td_launch_options *o = &a.launch;
-    cli_option options[] = {
+    cli_option options[CLI_MAX_OPTIONS] = {
         cli_text("nnodes", "N|MIN:MAX", &a.nodes, "Nodes; a range: nodes may come and go"),
         cli_text("nproc-per-node", "N|auto|cpu|gpu", &a.nproc,
                  "Processes on this node (1); auto: one per GPU, or per CPU without one"),
@@ -330,13 +442,23 @@ int main(int argc, char **argv)
                  "--redirects 3 --tee 0:3"),
         cli_text("redirects", "WHAT", &a.redirects,
                  "Streams that go to files only: 0 none, 1 stdout, 2 stderr, 3 both; or "
-                 "LOCAL_RANK:WHAT,..."),
-        cli_text("tee", "WHAT", &a.tee,
-                 "Streams that go to files and, with [rank], to the console"),
+                 "LOCAL_RANK:WHAT,...",
+                 .letter = 'r'),
+        cli_text("tee", "WHAT", &a.tee, "Streams that go to files and, with [rank], to the console",
+                 .letter = 't'),
         cli_text("local-ranks-filter", "R,R", &a.filter,
                  "Only these local ranks show on the console"),
+        cli_text("rdzv-backend", "c10d", &a.backend, "The only one there is", .hidden = true),
+        cli_text("rdzv-conf", "KEY=VALUE,...", &a.conf, "join_timeout", .hidden = true),
+        cli_text("signals-to-handle", "NAME,...", &a.signals, "Always", .hidden = true),
+        cli_flag("no-python", &a.taken, "Always so", .hidden = true),
+        cli_flag("use-env", &a.taken, "Always so", .hidden = true),
     };
-    read_command_line(options, (int)(sizeof options / sizeof *options), argc, argv, &a);
+    int count = 0;
+    while (options[count].name != NULL) {
+        count++;
+    }
+    read_command_line(options, count, argc, argv, &a);
     settle(&a);
     return td_launch(o);
 }

@@ -68,6 +68,40 @@ works "torchrun's spellings" tdrun --nnodes=1 --nproc_per_node=2 --node_rank=0 \
     --master_port="$(free_port)" --max_restarts=0 --rdzv_id=spelled "$worker" env meet
 fails "--master_addr is torchrun's, too" 64 'several nodes need --master-addr and --node-rank' \
     tdrun --nnodes=2 --master_addr=127.0.0.1 "$worker"
+for line in '--standalone --nproc_per_node=2 --rdzv_backend=c10d' \
+    '--nnodes=1 --nproc_per_node=2 --rdzv_id=7 --rdzv_backend=c10d --rdzv_endpoint=localhost:0' \
+    '--standalone --nnodes=1:1 --nproc-per-node=2 --rdzv-endpoint=elsewhere:29400 --max-restarts=3' \
+    '--nproc_per_node 2 --rdzv-backend static --rdzv_conf join_timeout=60,timeout=60 --no_python --use_env' \
+    '--nproc-per-node=2 --signals-to-handle=SIGTERM,SIGUSR1 -r 0:0 -t 0 --monitor_interval=0.1'; do
+    # shellcheck disable=SC2086
+    works "torchrun's line: $line" tdrun $line "$worker" meet
+    says 'the ranks meet' '^met rank=1 world=2 '
+done
+fails 'a port that only this node knows' 64 'a port that all know' \
+    tdrun --nnodes=1:2 --rdzv_endpoint=localhost:0 "$worker"
+fails 'another backend' 64 "there is no 'etcd-v2' here, only c10d: leave it out" tdrun --rdzv_backend=etcd-v2 "$worker"
+fails 'a key that means nothing' 64 "'read_timeout' means nothing here: leave it out" tdrun --rdzv-conf read_timeout=5 "$worker"
+fails 'a key without a value' 64 'is not KEY=VALUE' tdrun --rdzv-conf join_timeout "$worker"
+fails 'a signal that is not passed on' 64 'SIGKILL.*are passed on' tdrun --signals-to-handle SIGTERM,SIGKILL "$worker"
+while read -r line; do
+    # shellcheck disable=SC2086
+    fails "torchrun's $line" 64 'is torchrun.s and means nothing here: (leave it out|use --|give the program)' tdrun $line "$worker"
+done <<'END'
+-m
+--module
+--run_path
+--start-method=spawn
+--start_method spawn
+--role trainer
+--local-addr 10.0.0.1
+--local_addr=10.0.0.1
+--logs_specs default
+--event_log_handler console
+--numa-binding=node
+--duplicate-stdout-filters x
+--duplicate_stderr_filters x
+--virtual_local_rank
+END
 works '--standalone, one worker for each CPU' tdrun --standalone --nproc-per-node cpu "$worker" env
 [ "$(grep -c "^env RANK=.* LOCAL_WORLD_SIZE=$(nproc) " "$work/out")" -eq "$(nproc)" ]
 tap $? 'as many as this process may run on' "$work/out"

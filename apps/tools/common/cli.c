@@ -169,6 +169,21 @@ typedef struct parse_state {
     cli_rest *rest; /* NULL: every value belongs to an option */
 } parse_state;
 
+static int key_of(const parse_state *parse, int i)
+{
+    return parse->options[i].letter != 0 ? parse->options[i].letter : FIRST_KEY + i;
+}
+
+static cli_option *option_of(const parse_state *parse, int key)
+{
+    for (int i = 0; i < parse->count; i++) {
+        if (key_of(parse, i) == key) {
+            return &parse->options[i];
+        }
+    }
+    return NULL;
+}
+
 static error_t on_key(int key, char *text, struct argp_state *state)
 {
     parse_state *parse = state->input;
@@ -190,10 +205,10 @@ static error_t on_key(int key, char *text, struct argp_state *state)
         argp_error(state, "'%s': every value belongs to an option (--name value)", text);
         return EINVAL;
     }
-    if (key < FIRST_KEY || key >= FIRST_KEY + parse->count) {
+    cli_option *option = option_of(parse, key);
+    if (option == NULL) {
         return ARGP_ERR_UNKNOWN;
     }
-    cli_option *option = &parse->options[key - FIRST_KEY];
     char why[512];
     if (!cli_set(option, text, why, sizeof why)) {
         argp_error(state, "--%s: %s", option->name, why);
@@ -224,15 +239,17 @@ void cli_parse_rest(int argc, char **argv, const char *description, cli_option *
     static char help[CLI_MAX_OPTIONS][512], aliases[CLI_MAX_OPTIONS][64];
     TD_REQUIRE(count <= CLI_MAX_OPTIONS, TD_HERE, "%d options; CLI_MAX_OPTIONS is %d", count,
                CLI_MAX_OPTIONS);
+    parse_state parse = { options, count, rest };
     bool any_first = false;
     for (int i = 0; i < count; i++) {
         help_text(&options[i], help[i], sizeof(help[i]));
         any_first |= options[i].first;
         *next++ = (struct argp_option){
             .name = options[i].name,
-            .key = FIRST_KEY + i,
+            .key = key_of(&parse, i),
             .arg = options[i].argument != NULL ? options[i].argument : usual[options[i].kind],
             .doc = help[i],
+            .flags = options[i].hidden ? OPTION_HIDDEN : 0,
             .group = options[i].first ? FIRST_GROUP : OTHERS,
         };
         snprintf(aliases[i], sizeof aliases[i], "%s", options[i].name);
@@ -249,11 +266,10 @@ void cli_parse_rest(int argc, char **argv, const char *description, cli_option *
         *next++ = (struct argp_option){ .doc = "All else:", .group = OTHERS };
     }
     *next = (struct argp_option){ .key = 'h', .flags = OPTION_HIDDEN, .group = -1 };
-    parse_state state = { options, count, rest };
     struct argp argp = { .options = table,
                          .parser = on_key,
                          .args_doc = rest != NULL ? rest->name : NULL,
                          .doc = description };
     argp_parse(&argp, argc, argv, rest != NULL && rest->is_command ? ARGP_IN_ORDER : 0, NULL,
-               &state);
+               &parse);
 }

@@ -36,6 +36,8 @@ typedef struct cli_option {
     bool (*fits)(const char *text); /* NULL, or decides where choices only describes the forms */
     cli_resume resume;
     bool first;            /* --help lists it among the first */
+    bool hidden;           /* --help does not list it */
+    char letter;           /* -r for --redirects; 0: none */
     const char *unwritten; /* NULL, or the default, which checkpoints leave out: those of programs
                             * without this option are the same then, byte for byte */
     bool given;            /* set by cli_parse_rest */
