@@ -21,7 +21,7 @@ EMULATE ?=
 # make KIT=1: programs that need no more libraries than go along with them (make gpu-kit).
 KIT ?=
 # The folders that go into the library: `make ROOMS="tensor autograd"` builds a part of it.
-ROOMS ?= tensor autograd nn data dist
+ROOMS ?= tensor autograd nn data dist apps/library
 # Some tests only: make test TESTS="data step" (those whose names contain one of the words).
 TESTS ?=
 FUZZ_SECONDS ?= 60
@@ -181,23 +181,22 @@ $(B)/%.o: %.c $(FLAGS)
 	@mkdir -p $(@D)
 	$(call say,CC,$<)$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
 
-# Room before speed: loops of f64, which are for checking; those for x86 without AVX2, for machines of before
-# 2013; and whatever does not compute, but looks after what does. The loops of AVX2 and of bf16 write out
-# less of what a vector leaves over, which no time was seen to be lost by.
+# How a folder is optimized: for speed (-O3) where it computes, for size (-Os) where it handles words, files and
+# sockets, and -O2 everywhere else. Files that differ from their folder are named in full.
+FAST  := tensor/cpu/% tensor/cuda/% dist/sync_bn/% tests/% tensor/random.c tensor/access.c nn/extra/whitening.c \
+         data/augment.c data/images_memory.c data/images/bitmap_jpeg.c data/images/jitter.c data/images/resample.c \
+         dist/comm/engines/reduce_math.c dist/comm/engines/p2p/reduce.c dist/ddp/extra/codec_half.c \
+         dist/ddp/extra/codec_powersgd.c
+SMALL := nn/io/% nn/models/% data/download/% dist/comm/launch/% dist/comm/store/% apps/% nn/extra/summary.c \
+         data/wine.c data/csv.c data/cifar_files.c data/images/folder.c data/images/folder_list.c \
+         data/images/folder_split.c dist/comm/queue.c dist/comm/watchdog.c dist/comm/report.c dist/comm/thread.c
+BUILT := $(LIB_SRC) $(COMMON) $(APP_SRC)
+# Loops of f64 are for checking, and those for x86 without AVX2 for machines of before 2013: small. Those of AVX2
+# and of bf16 have shorter code for what a vector leaves over, at the same speed.
 $(B)/tensor/cpu/ops_loops_f64.o $(B)/tensor/cpu/ops_loops_f64_avx2.o: ALL_CFLAGS += -O2
-named    = $(foreach f,$(2),$(if $(strip $(foreach w,$(1),$(findstring $(w),$(f)))),$(f)))
-COMPUTES := $(filter tensor/cpu/% tensor/cuda/% tests/%,$(LIB_SRC)) \
-            $(call named,/reduce_math p2p/reduce codec_half codec_powersgd sync_batch_norm tensor/random \
-                         tensor/access whitening bitmap_jpeg resample jitter augment images_memory,\
-                         $(LIB_SRC))
-LOOKS_AFTER := $(filter-out $(COMPUTES),$(LIB_SRC)) $(COMMON) $(APP_SRC)
-# Words, files and sockets: smaller still.
-WORDS := $(call named,dist/comm/launch/ dist/comm/store/ queue. watchdog report. thread. nn/io/ \
-                      models/ summary. wine csv. archive download transfer cifar_files folder,\
-                      $(filter-out tensor/%,$(LIB_SRC))) $(COMMON) $(APP_SRC)
 ifneq ($(filter -O3,$(OPTIMIZE)),)
-$(call objects,$(LOOKS_AFTER)): ALL_CFLAGS += -O2
-$(call objects,$(WORDS)): ALL_CFLAGS += -Os
+$(call objects,$(filter-out $(FAST) $(SMALL),$(BUILT))): ALL_CFLAGS += -O2
+$(call objects,$(filter $(SMALL),$(BUILT))): ALL_CFLAGS += -Os
 $(B)/tensor/cpu/ops_loops_avx2.o $(B)/tensor/cpu/ops_loops_avx512_bf16.o: ALL_CFLAGS += $(TD_SHORT_LOOPS)
 $(B)/tensor/cpu/gemm_kernels.o: ALL_CFLAGS += $(TD_LOOPS_ONCE)
 ifneq ($(TD_FOR_X86),)

@@ -23,7 +23,7 @@
 #define TANDEM_H
 
 #include "tensor/version.h"
-#include "tensor/command_line.h"
+#include "apps/library/command_line.h"
 #include "tensor/tensor.h"
 #include "autograd/autograd.h"
 #include "autograd/ops/elements.h"

@@ -10,7 +10,7 @@
  * docs/tutorial/4-wine-ddp-launch.md explains the ideas. */
 #include <tandem.h>
 
-/* The options, and their defaults. A name in capitals is that of a value that stands alone. */
+/* The options, and their defaults. A name in capitals is a positional argument. */
 static int total_epochs = 100, save_every = 50, batch_size = 32;
 static const td_option options[] = {
     { "batch-size", .number = &batch_size, .least = 1 },

@@ -9,7 +9,7 @@
  * docs/tutorial/3-wine-ddp-multinode.md explains the ideas. */
 #include <tandem.h>
 
-/* The options, and their defaults. A name in capitals is that of a value that stands alone. */
+/* The options, and their defaults. A name in capitals is a positional argument. */
 static int total_epochs = 100, save_every = 50, batch_size = 32;
 static int nnodes = 1, procs_per_node = 2, node_rank = 0;
 static const char *master = "127.0.0.1:12355"; /* where the ranks meet: a free port of host 0 */

@@ -6,7 +6,7 @@
  * explains the ideas. */
 #include <tandem.h>
 
-/* The options, and their defaults. A name in capitals is that of a value that stands alone. */
+/* The options, and their defaults. A name in capitals is a positional argument. */
 static int total_epochs = 100, save_every = 50, batch_size = 32, nprocs = 2;
 static const td_option options[] = {
     { "nprocs", .number = &nprocs, .least = 1 },

@@ -5,7 +5,7 @@
  * test. docs/tutorial/1-wine-single.md explains the ideas. */
 #include <tandem.h>
 
-/* The options, and their defaults. A name in capitals is that of a value that stands alone. */
+/* The options, and their defaults. A name in capitals is a positional argument. */
 static int total_epochs = 100, save_every = 50, batch_size = 32;
 static const td_option options[] = {
     { "batch-size", .number = &batch_size, .least = 1 },

@@ -6,7 +6,7 @@
 #define TD_AUTOGRAD_FUSED_H
 
 #include "autograd/ops.h"
-#include "tensor/kernel_types.h"
+#include "tensor/kernels/kernel_types.h"
 
 /* Reads a pair (height, width) from an option that is given for both (`both`) or for each (`hw`).
  * Neither given: `usual` for both. Both given, or one below `least`: a mistake of the caller. */

@@ -30,7 +30,7 @@
 
 #include "autograd/autograd.h"
 #include "tensor/extern_c.h"
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 
 TD_BEGIN_C
 

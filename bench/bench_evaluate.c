@@ -5,7 +5,7 @@
 #include "tandem.h"
 
 #include "bench/peer.h"
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 #include "tensor/extend.h"
 
 enum { STEPS = 8 };

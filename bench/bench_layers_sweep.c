@@ -15,7 +15,7 @@
 #include "tensor/cpu/cpus.h"
 #include "tensor/cpu/isa.h"
 #include "tensor/extend.h"
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 
 #include <math.h>
 #include <stdio.h>

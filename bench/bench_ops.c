@@ -3,7 +3,7 @@
  *
  *     bench_ops [threads] [seconds for each case] */
 #include "tandem.h"
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 #include "autograd/hooks.h"
 #include "tensor/extend.h"
 #include "tensor/observe/profile.h"

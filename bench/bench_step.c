@@ -8,7 +8,7 @@
  * its share of the batch, averaging gradients) */
 #include "bench/job.h"
 #include "bench/peer.h"
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 
 #include <string.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
 /* The wine job, loader included: one "step" of the protocol is one whole epoch of 142 rows in
  * batches of 32 (5 optimizer steps). usage: bench_wine CSV */
 #include "tandem.h"
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 
 #include "bench/peer.h"
 

@@ -1,6 +1,6 @@
 /* Samples held in tensors. */
 #include "data/dataset.h"
-#include "tensor/element.h"
+#include "tensor/kernels/element.h"
 #include "tensor/extend.h"
 
 #include <limits.h>

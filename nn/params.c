@@ -4,7 +4,7 @@
 #include "nn/params_internal.h"
 #include "autograd/tape.h"
 #include "nn/internal.h"
-#include "tensor/packed.h"
+#include "tensor/kernels/packed.h"
 #include "tensor/storage.h"
 #include "autograd/hooks.h"
 #include "tensor/extend.h"

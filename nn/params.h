@@ -3,7 +3,7 @@
 #define TD_NN_PARAMS_H
 
 #include "nn/nn.h"
-#include "tensor/kernel_types.h"
+#include "tensor/kernels/kernel_types.h"
 
 /* Frees the list of parameters. The leaves stay in the flat memory that they share. NULL is fine.
  */
@@ -118,7 +118,7 @@ void td_params_read(const td_tensor *from, const td_tensor *form, int64_t begin,
 int64_t td_params_length(const td_params *params);
 
 /* State of this rank's window, zeroed; of all parameters if no ranks share it. dtype: the
- * parameters', or TD_BF16 or TD_U8, packed (tensor/packed.h) next to f32. */
+ * parameters', or TD_BF16 or TD_U8, packed (tensor/kernels/packed.h) next to f32. */
 td_tensor *td_params_new_window(td_params *params, td_dtype dtype);
 /* The part of a parameter that is in this rank's window: `count` elements from `begin` of the flat
  * space, whose state begins at `place`. Without peers: the whole parameter. */

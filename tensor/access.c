@@ -1,9 +1,9 @@
 /* Reading and writing elements, and copies between devices. */
 #include "tensor/backend.h"
-#include "tensor/element.h"
+#include "tensor/kernels/element.h"
 #include "tensor/extend.h"
 #include "tensor/hooks.h"
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 #include "tensor/storage.h"
 
 void td_begin_write(td_tensor *t, const char *what, td_site at)

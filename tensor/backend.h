@@ -1,10 +1,10 @@
-/* What a type of device offers in addition to its kernels (tensor/kernels.h), if the host cannot
- * touch the device's memory: how to open the device, its memory, copies, streams and graphs. GPUs
- * have a backend (tensor/cuda/backend.c); CPUs need none. Not for users. */
+/* What a type of device offers in addition to its kernels (tensor/kernels/kernels.h), if the host
+ * cannot touch the device's memory: how to open the device, its memory, copies, streams and graphs.
+ * GPUs have a backend (tensor/cuda/backend.c); CPUs need none. Not for users. */
 #ifndef TD_TENSOR_BACKEND_H
 #define TD_TENSOR_BACKEND_H
 
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 
 #include <stddef.h>
 

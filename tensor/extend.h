@@ -128,7 +128,7 @@ void td_random_permutation(td_generator *g, int64_t *out, int64_t n);
 
 /* Philox4x32-10 (Salmon et al. 2011): four 32-bit words for a key and a 128-bit counter (a, b). */
 void td_philox(td_philox_key key, uint64_t a, uint64_t b, uint32_t out[4]);
-/* The generator's own key, for tensor/philox.h. */
+/* The generator's own key, for tensor/kernels/philox.h. */
 uint64_t td_philox_mixed_key(td_philox_key key);
 
 /* ---- dtypes, devices and precision ---- */

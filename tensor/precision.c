@@ -1,7 +1,7 @@
 /* Which arithmetic convolutions and matrix products use. */
 #include "tensor/precision.h"
 
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 #include "tensor/extend.h"
 
 #include <stdatomic.h>

@@ -1,6 +1,6 @@
 /* td_print: the elements of a tensor as text. */
 #include "tensor/backend.h"
-#include "tensor/element.h"
+#include "tensor/kernels/element.h"
 #include "tensor/number.h"
 #include "tensor/storage.h"
 #include "tensor/extend.h"

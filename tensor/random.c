@@ -3,7 +3,7 @@
 
 #include "tensor/backend.h"
 #include "tensor/extend.h"
-#include "tensor/philox.h"
+#include "tensor/kernels/philox.h"
 #include "tensor/storage.h"
 
 #include <math.h>

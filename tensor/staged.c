@@ -1,7 +1,7 @@
 /* Brings a kernel's operands into the layout and dtype that it takes. */
 #include "tensor/staged.h"
 
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 #include "tensor/storage.h"
 #include "tensor/extend.h"
 

@@ -1,8 +1,8 @@
 /* Tensors: making, copying and freeing them. */
 #include "tensor/tensor.h"
 
-#include "tensor/element.h"
-#include "tensor/kernels.h"
+#include "tensor/kernels/element.h"
+#include "tensor/kernels/kernels.h"
 #include "tensor/storage.h"
 #include "tensor/extend.h"
 #include "tensor/version.h"

@@ -1,5 +1,5 @@
 /* Operations on two tensors, element by element; shapes broadcast by NumPy's rule.
- * tensor/elementwise.def has the formulas and gradients. */
+ * tensor/kernels/elementwise.def has the formulas and gradients. */
 #include "autograd/ops/elements.h"
 #include "autograd/ops/op.h"
 #include "tensor/extend.h"
@@ -9,7 +9,7 @@ enum { READS_NONE = 0, READS_A = 1, READS_B = 2, READS_AB = 3, READS_G = 4 };
 static const unsigned char reads_of[TD_BINARY_COUNT][2] = {
 #define TD_BINARY(name, value, grad_a, reads_a, grad_b, reads_b)                                   \
     { READS_##reads_a, READS_##reads_b },
-#include "tensor/elementwise.def"
+#include "tensor/kernels/elementwise.def"
 };
 
 static void binary_backward(td_node *node, const td_tensor *dy)
@@ -66,4 +66,4 @@ static td_tensor *binary(const char *name, td_binary_op op, td_rule rule, td_ten
     {                                                                                              \
         return binary(#name, TD_BINARY_##name, TD_RULE_OF(name), a, b, at);                        \
     }
-#include "tensor/elementwise.def"
+#include "tensor/kernels/elementwise.def"

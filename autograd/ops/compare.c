@@ -23,7 +23,7 @@ static td_tensor *compare(const char *name, td_compare_op op, td_tensor *a, td_t
     {                                                                                              \
         return compare(#name, TD_COMPARE_##name, a, b, at);                                        \
     }
-#include "tensor/elementwise.def"
+#include "tensor/kernels/elementwise.def"
 
 /* ---- choice ---- */
 

@@ -1,6 +1,6 @@
 /* More operations on single elements; the comment of autograd/ops.h holds here, too.
- * tensor/elementwise.def has formulas and slopes (derivatives). Names are PyTorch's; where they
- * differ, PyTorch's is given. */
+ * tensor/kernels/elementwise.def has formulas and slopes (derivatives). Names are PyTorch's; where
+ * they differ, PyTorch's is given. */
 #ifndef TD_AUTOGRAD_OPS_ELEMENTS_H
 #define TD_AUTOGRAD_OPS_ELEMENTS_H
 

@@ -1,11 +1,11 @@
 /* The numbers that operations record with td_record: what their backward reads, and an observer of
  * operations (autograd/tape.h). Operations that are not here record nothing, one int, the dimension
  * (argmax, cumsum, flip, max, max_dim, prod_dim, scatter_add), an int for each dimension, its order
- * (permute, transpose), or td_conv2d_params and td_pool2d_params (tensor/kernels.h). */
+ * (permute, transpose), or td_conv2d_params and td_pool2d_params (tensor/kernels/kernels.h). */
 #ifndef TD_AUTOGRAD_OPS_PARAMS_H
 #define TD_AUTOGRAD_OPS_PARAMS_H
 
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 
 typedef struct td_unary_params {
     td_unary_op op;

@@ -1,4 +1,5 @@
-/* Operations on single elements: y = f(x). tensor/elementwise.def has f and its slope f'. */
+/* Operations on single elements: y = f(x). tensor/kernels/elementwise.def has f and its slope f'.
+ */
 #include "autograd/ops/elements.h"
 #include "autograd/ops/op.h"
 #include "tensor/extend.h"
@@ -45,4 +46,4 @@ static td_tensor *unary(const char *name, td_unary_params params, td_rule rule, 
     td_tensor *td_##NAME##_at(td_tensor *x, double p, td_site at) BODY(NAME, READS, p, 0.0)
 #define TD_UNARY_PQ(NAME, READS, value, slope)                                                     \
     td_tensor *td_##NAME##_at(td_tensor *x, double p, double q, td_site at) BODY(NAME, READS, p, q)
-#include "tensor/elementwise.def"
+#include "tensor/kernels/elementwise.def"

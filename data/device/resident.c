@@ -3,7 +3,7 @@
 #include "data/images_memory.h"
 #include "tensor/extend.h"
 #include "tensor/hooks.h"
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 
 #include <stdlib.h>
 #include <string.h>

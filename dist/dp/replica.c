@@ -4,7 +4,7 @@
 #include "autograd/tape.h"
 #include "dist/comm/thread.h"
 #include "nn/internal.h"
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 #include "tensor/storage.h"
 #include "autograd/hooks.h"
 #include "tensor/extend.h"

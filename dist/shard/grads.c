@@ -12,7 +12,7 @@
 #include "autograd/hooks.h"
 #include "dist/comm/collectives.h"
 #include "tensor/extend.h"
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 #include "tensor/storage.h"
 
 /* A free slot. If there is none: without replicas, waits for the first unit whose average is under

@@ -5,7 +5,7 @@
 #include "nn/params.h"
 #include "tensor/extend.h"
 #include "tensor/hooks.h"
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 #include "tensor/storage.h"
 
 #include <stdlib.h>

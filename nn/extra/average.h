@@ -5,7 +5,7 @@
 #define TD_NN_EXTRA_AVERAGE_H
 
 #include "nn/nn.h"
-#include "tensor/kernel_types.h"
+#include "tensor/kernels/kernel_types.h"
 
 /* A buffer (running statistics) and its copy. */
 typedef struct td_average_buffer {

@@ -1,4 +1,5 @@
-/* Adam with averages in fewer bits. The formula is Adam's; tensor/packed.h has the packing. */
+/* Adam with averages in fewer bits. The formula is Adam's; tensor/kernels/packed.h has the packing.
+ */
 #include "nn/extra/compact.h"
 #include "nn/optim/optim_internal.h"
 #include "nn/module.h"

@@ -5,8 +5,8 @@
 #include "nn/module.h"
 #include "nn/params.h"
 #include "tensor/hooks.h"
-#include "tensor/kernels.h"
-#include "tensor/scaling.h"
+#include "tensor/kernels/kernels.h"
+#include "tensor/kernels/scaling.h"
 #include "tensor/storage.h"
 #include "tensor/extend.h"
 

@@ -1,4 +1,4 @@
-/* Optimizers whose formula is one line of tensor/updates.def. */
+/* Optimizers whose formula is one line of tensor/kernels/updates.def. */
 #include "nn/extra/optimizers.h"
 #include "nn/optim/optim_internal.h"
 #include "tensor/extend.h"

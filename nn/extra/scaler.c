@@ -6,7 +6,7 @@
 #include "nn/params.h"
 #include "nn/module.h"
 #include "tensor/hooks.h"
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 #include "tensor/number.h"
 #include "tensor/part.h"
 #include "tensor/storage.h"

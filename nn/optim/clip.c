@@ -2,7 +2,7 @@
 #include "nn/params.h"
 #include "nn/module.h"
 #include "tensor/hooks.h"
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 
 #include <math.h>
 #include <stdlib.h>

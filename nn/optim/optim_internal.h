@@ -4,7 +4,7 @@
 #define TD_NN_OPTIM_INTERNAL_H
 
 #include "nn/extra/inspect.h"
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 
 enum { TD_OPTIM_STATES = TD_UPDATE_STATES };
 
@@ -24,7 +24,7 @@ typedef struct td_optim_kind {
     bool (*own_state)(td_optim *optim, int i, int k, td_tensor **view);
     bool together;    /* `run` is collective: also called where a window has no gradient */
     bool no_momentum; /* has no memory for momentum, but another kind of this name has */
-    td_dtype packed;  /* TD_BF16, TD_U8: states are packed (tensor/packed.h), and each
+    td_dtype packed;  /* TD_BF16, TD_U8: states are packed (tensor/kernels/packed.h), and each
                          parameter has a slice of its own; TD_F32: they are not */
 } td_optim_kind;
 

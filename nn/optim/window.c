@@ -3,7 +3,7 @@
 #include "nn/params.h"
 #include "nn/module.h"
 #include "tensor/extend.h"
-#include "tensor/packed.h"
+#include "tensor/kernels/packed.h"
 #include "tensor/storage.h"
 
 #include <stdlib.h>

@@ -20,7 +20,7 @@ static void fill_tables(void)
         td_kernels *t = &tables[i];
 #define TD_KERNEL(TYPE, NAME, PARAMETERS, ARGUMENTS, COST) t->NAME = td_cpu_##NAME;
 #define TD_KERNEL_GPU(TYPE, NAME, PARAMETERS, ARGUMENTS, COST)
-#include "tensor/kernels.def"
+#include "tensor/kernels/kernels.def"
         t->check_precision = td_cpu_check_precision;
         t->measure_limits = td_cpu_measure_limits;
     }

@@ -9,7 +9,7 @@
 #ifndef TD_TENSOR_CPU_LOOPS_H
 #define TD_TENSOR_CPU_LOOPS_H
 
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 
 /* loops_elements.inc: of elements side by side. y may be x, or a, or b. */
 typedef void (*td_unary_loop)(int64_t n, void *y, const void *x, double p, double q);
@@ -158,7 +158,7 @@ typedef struct td_loops {
     void (*sgd)(int64_t n, void *param, const void *grad, void *momentum, const td_sgd_step *step);
     void (*update)(td_update_op op, int64_t n, void *param, const void *grad, void *const *state,
                    const td_update_step *step);
-    /* f32 only: blocks of 16 averages (tensor/packed.h). */
+    /* f32 only: blocks of 16 averages (tensor/kernels/packed.h). */
     void (*unpack)(int64_t blocks, float *to, const uint8_t *from, td_dtype packed);
     void (*pack)(int64_t blocks, uint8_t *to, const float *from, td_dtype packed,
                  const uint32_t *draw, int shift);

@@ -5,9 +5,9 @@
 #include "tensor/f16.h"
 #include "tensor/cpu/isa.h"
 #include "tensor/cpu/loops.h"
-#include "tensor/formulas.h"
-#include "tensor/packed.h"
-#include "tensor/philox.h"
+#include "tensor/kernels/formulas.h"
+#include "tensor/kernels/packed.h"
+#include "tensor/kernels/philox.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,12 +1,12 @@
-/* The CPU's kernels (tensor/kernels.def): td_cpu_fill and so on, in ops_*.c. */
+/* The CPU's kernels (tensor/kernels/kernels.def): td_cpu_fill and so on, in ops_*.c. */
 #ifndef TD_TENSOR_CPU_OPS_H
 #define TD_TENSOR_CPU_OPS_H
 
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 
 #define TD_KERNEL(TYPE, NAME, PARAMETERS, ARGUMENTS, COST) TYPE td_cpu_##NAME PARAMETERS;
 #define TD_KERNEL_GPU(TYPE, NAME, PARAMETERS, ARGUMENTS, COST)
-#include "tensor/kernels.def"
+#include "tensor/kernels/kernels.def"
 
 /* ops_limits.c */
 td_status td_cpu_check_precision(td_device device, td_precision precision);

@@ -10,7 +10,7 @@
 #include "tensor/cpu/attention_tiles.h"
 #include "tensor/cpu/cpu_device.h"
 #include "tensor/cpu/ops.h"
-#include "tensor/element.h"
+#include "tensor/kernels/element.h"
 #include "tensor/extend.h"
 #include "tensor/staged.h"
 #include "tensor/storage.h"

@@ -5,7 +5,7 @@
 #include "tensor/cpu/loops.h"
 #include "tensor/cpu/ops.h"
 #include "tensor/cpu/ops_walk.h"
-#include "tensor/element.h"
+#include "tensor/kernels/element.h"
 #include "tensor/f16.h"
 #include "tensor/storage.h"
 

@@ -1,5 +1,5 @@
 /* Element operations: unary, binary, their gradients, comparisons, choices. What is computed stands
- * in tensor/elementwise.def; here only how tensors are gone over. */
+ * in tensor/kernels/elementwise.def; here only how tensors are gone over. */
 #include "tensor/cpu/loops.h"
 #include "tensor/cpu/ops.h"
 #include "tensor/cpu/ops_half.h"

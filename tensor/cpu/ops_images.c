@@ -2,8 +2,8 @@
  * data/augment.c.) */
 #include "tensor/cpu/ops.h"
 #include "tensor/cpu/ops_walk.h"
-#include "tensor/element.h"
-#include "tensor/images.h"
+#include "tensor/kernels/element.h"
+#include "tensor/kernels/images.h"
 #include "tensor/storage.h"
 
 typedef struct picture_job {

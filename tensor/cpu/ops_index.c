@@ -1,7 +1,7 @@
 /* Kernels that check or follow indices: embedding and its gradient, range checks, hits of top k. */
 #include "tensor/cpu/loops.h"
 #include "tensor/cpu/ops.h"
-#include "tensor/element.h"
+#include "tensor/kernels/element.h"
 #include "tensor/staged.h"
 #include "tensor/cpu/ops_walk.h"
 #include "tensor/storage.h"

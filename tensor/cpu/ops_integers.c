@@ -1,4 +1,4 @@
-/* tensor/elementwise.def's operations and comparisons of integers. */
+/* tensor/kernels/elementwise.def's operations and comparisons of integers. */
 #include "tensor/cpu/ops_integers.h"
 
 /* y (elements Y) = VALUE of a and b (elements I). */
@@ -21,7 +21,7 @@
     LOOP(name##_i64, uint8_t, int64_t, whether)                                                    \
     LOOP(name##_i32, uint8_t, int32_t, whether)                                                    \
     LOOP(name##_u8, uint8_t, uint8_t, whether)
-#include "tensor/elementwise.def"
+#include "tensor/kernels/elementwise.def"
 
 td_binary_loop td_integer_loop(td_binary_op op, td_dtype dtype)
 {
@@ -29,7 +29,7 @@ td_binary_loop td_integer_loop(td_binary_op op, td_dtype dtype)
 #define TD_INTEGER(name, value)                                                                    \
     case TD_BINARY_##name:                                                                         \
         return dtype == TD_I64 ? name##_i64 : dtype == TD_I32 ? name##_i32 : name##_u8;
-#include "tensor/elementwise.def"
+#include "tensor/kernels/elementwise.def"
     default:
         return NULL;
     }
@@ -41,7 +41,7 @@ td_binary_loop td_integer_compare_loop(td_compare_op op, td_dtype dtype)
 #define TD_COMPARE(name, whether)                                                                  \
     case TD_COMPARE_##name:                                                                        \
         return dtype == TD_I64 ? name##_i64 : dtype == TD_I32 ? name##_i32 : name##_u8;
-#include "tensor/elementwise.def"
+#include "tensor/kernels/elementwise.def"
     default:
         return NULL;
     }

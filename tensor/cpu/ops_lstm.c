@@ -2,7 +2,7 @@
  * operation to the next, and the threads share them. */
 #include "tensor/cpu/ops.h"
 #include "tensor/cpu/ops_walk.h"
-#include "tensor/lstm.h"
+#include "tensor/kernels/lstm.h"
 
 enum { COST = 8 }; /* of an element of h, in copies */
 

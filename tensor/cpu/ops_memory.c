@@ -3,9 +3,9 @@
 #include "tensor/cpu/ops.h"
 #include "tensor/cpu/ops_half.h"
 #include "tensor/cpu/ops_walk.h"
-#include "tensor/element.h"
+#include "tensor/kernels/element.h"
 #include "tensor/storage.h"
-#include "tensor/scaling.h"
+#include "tensor/kernels/scaling.h"
 
 #include <stdatomic.h>
 #include <string.h>

@@ -5,7 +5,7 @@
 
 #include "tensor/cpu/loops.h"
 #include "tensor/cpu/ops_walk.h"
-#include "tensor/element.h"
+#include "tensor/kernels/element.h"
 #include "tensor/storage.h"
 
 /* Rows whose sums are taken in the tensors' own type before they go on in double. */

@@ -3,9 +3,9 @@
 #include "tensor/cpu/ops.h"
 #include "tensor/cpu/loops.h"
 #include "tensor/cpu/ops_walk.h"
-#include "tensor/formulas.h"
-#include "tensor/packed.h"
-#include "tensor/scaling.h"
+#include "tensor/kernels/formulas.h"
+#include "tensor/kernels/packed.h"
+#include "tensor/kernels/scaling.h"
 #include "tensor/storage.h"
 
 #include <math.h>

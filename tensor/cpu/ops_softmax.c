@@ -3,7 +3,7 @@
 #include "tensor/cpu/ops.h"
 #include "tensor/staged.h"
 #include "tensor/cpu/ops_walk.h"
-#include "tensor/element.h"
+#include "tensor/kernels/element.h"
 #include "tensor/storage.h"
 #include "tensor/extend.h"
 

@@ -1,14 +1,14 @@
-/* For .cu files: the functions of tensor/formulas.h, several elements at once, and sums over warps
- * and blocks in a fixed order. */
+/* For .cu files: the functions of tensor/kernels/formulas.h, several elements at once, and sums
+ * over warps and blocks in a fixed order. */
 #ifndef TD_TENSOR_CUDA_COMPUTE_CUH
 #define TD_TENSOR_CUDA_COMPUTE_CUH
 
 #include "tensor/cuda/element.cuh"
-#include "tensor/formulas.h"
+#include "tensor/kernels/formulas.h"
 
 #include <math.h>
 
-/* ---- tensor/formulas.h's and elementwise.def's functions ---- */
+/* ---- tensor/kernels/formulas.h's and elementwise.def's functions ---- */
 
 #define TD_MATH(name) td_math_##name
 #define TD_DEFINE_MATH(name)                                                                       \

@@ -1,7 +1,7 @@
 /* What the C files of tensor/cuda/ share: GPUs, their streams and errors. A kernel of the table
- * (tensor/kernels.def) is a function td_cuda_NAME in a kernels_*.c file. It brings tensors into the
- * order that the GPU's kernel is written for, and calls td_cuda_launch_NAME (launch_*.h), which a
- * .cu file defines and which starts that kernel.
+ * (tensor/kernels/kernels.def) is a function td_cuda_NAME in a kernels_*.c file. It brings tensors
+ * into the order that the GPU's kernel is written for, and calls td_cuda_launch_NAME (launch_*.h),
+ * which a .cu file defines and which starts that kernel.
  *
  * Each device has one compute stream, which runs all of the device's work in order. A function
  * returns before its work is done, unless it returns a value to the host. Memory that is given back
@@ -9,7 +9,7 @@
 #ifndef TD_TENSOR_CUDA_CUDA_H
 #define TD_TENSOR_CUDA_CUDA_H
 
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 #include "tensor/storage.h"
 #include "tensor/backend.h"
 #include "tensor/cuda/launch.h"

@@ -3,7 +3,7 @@
 #include "tensor/clock.h"
 #include "tensor/cuda/cudnn_plan.h"
 #include "tensor/cuda/library.h"
-#include "tensor/element.h"
+#include "tensor/kernels/element.h"
 #include "tensor/text.h"
 #include "tensor/tune/store.h"
 #include "tensor/cuda/vendor.h"

@@ -1,4 +1,4 @@
-/* For .cu files: element types, and conversions, the same as tensor/element.h's. */
+/* For .cu files: element types, and conversions, the same as tensor/kernels/element.h's. */
 #ifndef TD_TENSOR_CUDA_ELEMENT_CUH
 #define TD_TENSOR_CUDA_ELEMENT_CUH
 

@@ -1,6 +1,6 @@
-/* Operations on elements: tensor/elementwise.def's, y += alpha x. Memory decides their speed: where
- * the operands allow it, a thread takes 16 bytes at a time. Which formula it is, is asked for each
- * pack, which costs nothing beside memory and keeps the number of kernels small. */
+/* Operations on elements: tensor/kernels/elementwise.def's, y += alpha x. Memory decides their
+ * speed: where the operands allow it, a thread takes 16 bytes at a time. Which formula it is, is
+ * asked for each pack, which costs nothing beside memory and keeps the number of kernels small. */
 #include "tensor/cuda/compute.cuh"
 #include "tensor/cuda/launch_elements.h"
 
@@ -93,7 +93,7 @@ template <class T> struct unary_value : element_function<T> {
 #define TD_UNARY(NAME, READS, VALUE, SLOPE)                                                        \
     case TD_UNARY_##NAME:                                                                          \
         return VALUE;
-#include "tensor/elementwise.def"
+#include "tensor/kernels/elementwise.def"
         }
         return x;
     }
@@ -111,7 +111,7 @@ template <class T> struct unary_slope : element_function<T> {
 #define TD_UNARY(NAME, READS, VALUE, SLOPE)                                                        \
     case TD_UNARY_##NAME:                                                                          \
         return SLOPE;
-#include "tensor/elementwise.def"
+#include "tensor/kernels/elementwise.def"
         }
         return x;
     }
@@ -131,7 +131,7 @@ template <class T> struct binary_value : element_function<T> {
 #define TD_BINARY(NAME, VALUE, GRAD_A, READS_A, GRAD_B, READS_B)                                   \
     case TD_BINARY_##NAME:                                                                         \
         return VALUE;
-#include "tensor/elementwise.def"
+#include "tensor/kernels/elementwise.def"
         }
         return a;
     }
@@ -149,7 +149,7 @@ template <class T> struct binary_gradient : element_function<T> {
         return GRAD_A;                                                                             \
     case TD_BINARY_##NAME + TD_BINARY_COUNT:                                                       \
         return GRAD_B;
-#include "tensor/elementwise.def"
+#include "tensor/kernels/elementwise.def"
         }
         return g;
     }
@@ -187,7 +187,7 @@ template <class I> __device__ static inline I integer_value(int op, I a, I b)
 #define TD_INTEGER(NAME, VALUE)                                                                    \
     case TD_BINARY_##NAME:                                                                         \
         return (I)(VALUE);
-#include "tensor/elementwise.def"
+#include "tensor/kernels/elementwise.def"
     }
     return a;
 }
@@ -209,7 +209,7 @@ template <class T> __device__ static inline bool compared(int op, T a, T b)
 #define TD_COMPARE(NAME, WHETHER)                                                                  \
     case TD_COMPARE_##NAME:                                                                        \
         return WHETHER;
-#include "tensor/elementwise.def"
+#include "tensor/kernels/elementwise.def"
     }
     return false;
 }

@@ -1,7 +1,7 @@
 /* Pictures gathered from many that stay on the GPU as bytes, cut, mirrored and looked up. */
 #include "tensor/cuda/compute.cuh"
 #include "tensor/cuda/launch_train.h"
-#include "tensor/images.h"
+#include "tensor/kernels/images.h"
 
 struct strides {
     int64_t n, c, h, w;

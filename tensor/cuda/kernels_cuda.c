@@ -64,7 +64,7 @@ const td_kernels *td_cuda_kernels(void)
         .name = "cuda",
 #define TD_KERNEL(TYPE, NAME, PARAMETERS, ARGUMENTS, COST) .NAME = td_cuda_##NAME,
 #define TD_KERNEL_CPU(TYPE, NAME, PARAMETERS, ARGUMENTS, COST)
-#include "tensor/kernels.def"
+#include "tensor/kernels/kernels.def"
         .check_precision = td_cuda_check_precision,
         .measure_limits = measure_limits,
     };

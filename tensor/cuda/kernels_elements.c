@@ -2,7 +2,7 @@
 #include "tensor/cuda/cuda.h"
 #include "tensor/cuda/kernels.h"
 #include "tensor/cuda/launch_elements.h"
-#include "tensor/lstm.h"
+#include "tensor/kernels/lstm.h"
 
 /* Runs a job over y and its inputs, of which the last may be NULL. */
 static void run(td_cuda_elements job, const char *name, td_tensor *y, const td_tensor *const in[3])

@@ -1,9 +1,9 @@
-/* elements.cu: operations on elements (tensor/elementwise.def), and y += p x. */
+/* elements.cu: operations on elements (tensor/kernels/elementwise.def), and y += p x. */
 #ifndef TD_TENSOR_CUDA_LAUNCH_ELEMENTS_H
 #define TD_TENSOR_CUDA_LAUNCH_ELEMENTS_H
 
 #include "tensor/cuda/launch.h"
-#include "tensor/kernel_types.h"
+#include "tensor/kernels/kernel_types.h"
 
 #include <stdbool.h>
 

@@ -2,7 +2,7 @@
 #ifndef TD_TENSOR_CUDA_LAUNCH_MEMORY_H
 #define TD_TENSOR_CUDA_LAUNCH_MEMORY_H
 
-#include "tensor/kernel_types.h"
+#include "tensor/kernels/kernel_types.h"
 #include "tensor/cuda/launch.h"
 
 #include <stdbool.h>

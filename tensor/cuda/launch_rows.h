@@ -42,7 +42,7 @@ void td_cuda_launch_softmax_grad(td_dtype dtype, int64_t outer, int64_t d, int64
                                  const void *dy, const void *y, bool log, bool accumulate,
                                  cudaStream_t stream);
 
-/* Rows of k classes; labels [rows], weight [k] or NULL; see tensor/kernels.def. */
+/* Rows of k classes; labels [rows], weight [k] or NULL; see tensor/kernels/kernels.def. */
 typedef struct td_cuda_entropy {
     int64_t rows, k;
     const int64_t *labels;

@@ -3,7 +3,7 @@
 #define TD_TENSOR_CUDA_LAUNCH_TRAIN_H
 
 #include "tensor/cuda/launch.h"
-#include "tensor/kernel_types.h"
+#include "tensor/kernels/kernel_types.h"
 
 TD_EXTERN_C_BEGIN
 
@@ -21,7 +21,7 @@ void td_cuda_launch_sgd(td_dtype dtype, int64_t n, void *param, const void *grad
 void td_cuda_launch_update(td_update_op op, td_dtype dtype, int64_t n, void *param,
                            const void *grad, void *const *state, td_cuda_half_parameters half,
                            const td_optim_slice *slices, int count, cudaStream_t stream);
-/* Adam with packed averages (tensor/packed.h), f32. */
+/* Adam with packed averages (tensor/kernels/packed.h), f32. */
 void td_cuda_launch_adam_packed(td_dtype packed, int64_t n, float *param, const float *grad,
                                 void *m, void *v, const td_optim_slice *slices, int count,
                                 cudaStream_t stream);
@@ -39,7 +39,8 @@ typedef struct td_cuda_draw {
 void td_cuda_launch_dropout(td_dtype dtype, int64_t n, void *y, const void *x,
                             const td_cuda_draw *draw, cudaStream_t stream);
 
-/* See tensor/kernels.h; y's strides are of [n,c,h,w]; all but strides in the device's memory. */
+/* See tensor/kernels/kernels.h; y's strides are of [n,c,h,w]; all but strides in the device's
+ * memory. */
 void td_cuda_launch_pictures(td_dtype dtype, void *y, const int64_t *stride, int64_t n, int64_t c,
                              int64_t h, int64_t w, int64_t *labels, const uint8_t *pictures,
                              const float *values, const td_picture_cut *cuts, cudaStream_t stream);

@@ -2,7 +2,7 @@
  * size, whatever their type. */
 #include "tensor/cuda/compute.cuh"
 #include "tensor/cuda/launch_memory.h"
-#include "tensor/scaling.h"
+#include "tensor/kernels/scaling.h"
 
 static unsigned blocks_for(int64_t count)
 {

@@ -1,10 +1,10 @@
 /* The optimizers: one pass over flat memory, in pieces of fixed size, a block each. A block does
- * what its piece contains of each slice. The formulas are tensor/formulas.h's, and the numbers the
- * CPU's: what a slice says is derived in double and rounded once. */
+ * what its piece contains of each slice. The formulas are tensor/kernels/formulas.h's, and the
+ * numbers the CPU's: what a slice says is derived in double and rounded once. */
 #include "tensor/cuda/compute.cuh"
 #include "tensor/cuda/launch_train.h"
-#include "tensor/packed.h"
-#include "tensor/scaling.h"
+#include "tensor/kernels/packed.h"
+#include "tensor/kernels/scaling.h"
 
 enum { PIECE = 4096, PACK = 4 };
 
@@ -184,7 +184,7 @@ template <class T> struct update_constants {
             __VA_ARGS__;                                                                           \
         }                                                                                          \
     };
-#include "tensor/updates.def"
+#include "tensor/kernels/updates.def"
 
 template <class T, template <class> class STEP>
 static void launch(int64_t n, void *param, const void *grad, void *const *state,
@@ -227,7 +227,7 @@ extern "C" void td_cuda_launch_update(td_update_op op, td_dtype dtype, int64_t n
             ? launch<double, update_##NAME>(n, param, grad, state, half, slices, count, stream)    \
             : launch<float, update_##NAME>(n, param, grad, state, half, slices, count, stream);    \
         break;
-#include "tensor/updates.def"
+#include "tensor/kernels/updates.def"
     case TD_UPDATE_COUNT:
         break;
     }

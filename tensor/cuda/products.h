@@ -4,7 +4,7 @@
 #ifndef TD_TENSOR_CUDA_PRODUCTS_H
 #define TD_TENSOR_CUDA_PRODUCTS_H
 
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 
 typedef enum td_cuda_conv_pass {
     TD_CUDA_CONV_FORWARD,         /* y from x, w and perhaps bias */

@@ -1,7 +1,7 @@
 /* Dropout: Philox's words are the CPU's, bit by bit. */
 #include "tensor/cuda/compute.cuh"
 #include "tensor/cuda/launch_train.h"
-#include "tensor/philox.h"
+#include "tensor/kernels/philox.h"
 
 /* Four elements a thread share a counter. PACKS: all four in one access. */
 template <class S, bool PACKS>

@@ -9,7 +9,7 @@
 #define TD_TENSOR_COST_H
 
 #include "tensor/extern_c.h"
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 
 TD_BEGIN_C
 

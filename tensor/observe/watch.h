@@ -5,7 +5,7 @@
 #define TD_TENSOR_WATCH_H
 
 #include "tensor/extern_c.h"
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 #include "tensor/observe/cost.h"
 
 #include <pthread.h>

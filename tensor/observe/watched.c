@@ -1,5 +1,5 @@
-/* The watched tables, made from tensor/kernels.def: each kernel says to the watchers what it is and
- * how much work it was, and calls the device's. */
+/* The watched tables, made from tensor/kernels/kernels.def: each kernel says to the watchers what
+ * it is and how much work it was, and calls the device's. */
 #include "tensor/observe/watch.h"
 
 #include "tensor/backend.h"
@@ -29,7 +29,7 @@
         return value;                                                                              \
     }
 #define TD_KERNEL_GPU(TYPE, NAME, PARAMETERS, ARGUMENTS, COST)
-#include "tensor/kernels.def"
+#include "tensor/kernels/kernels.def"
 
 /* A GPU's: between two events. */
 #define TD_KERNEL(TYPE, NAME, PARAMETERS, ARGUMENTS, COST)                                         \
@@ -46,7 +46,7 @@
         return value;                                                                              \
     }
 #define TD_KERNEL_CPU(TYPE, NAME, PARAMETERS, ARGUMENTS, COST)
-#include "tensor/kernels.def"
+#include "tensor/kernels/kernels.def"
 
 static td_kernels watched, timed;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -57,12 +57,12 @@ static void make_tables(void)
     watched = *td_cpu_kernels();
 #define TD_KERNEL(TYPE, NAME, PARAMETERS, ARGUMENTS, COST) watched.NAME = watched_##NAME;
 #define TD_KERNEL_GPU(TYPE, NAME, PARAMETERS, ARGUMENTS, COST)
-#include "tensor/kernels.def"
+#include "tensor/kernels/kernels.def"
     if (gpu != NULL) {
         timed = *gpu->kernels();
 #define TD_KERNEL(TYPE, NAME, PARAMETERS, ARGUMENTS, COST) timed.NAME = timed_##NAME;
 #define TD_KERNEL_CPU(TYPE, NAME, PARAMETERS, ARGUMENTS, COST)
-#include "tensor/kernels.def"
+#include "tensor/kernels/kernels.def"
     }
 }
 

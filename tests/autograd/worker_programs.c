@@ -199,7 +199,8 @@ static td_tensor *conv_norm(const program *p)
     return td_batch_norm_fused_at(norm_options(p, y, 10), fusion, TD_HERE);
 }
 
-/* name, and its result; without those of single elements, which tensor/elementwise.def has */
+/* name, and its result; without those of single elements, which tensor/kernels/elementwise.def has
+ */
 #define OPERATIONS(X)                                                                              \
     X(sum, td_sum(R(0)))                                                                           \
     X(mean, td_mean(R(0)))                                                                         \
@@ -312,7 +313,7 @@ static td_tensor *operation(const program *p, const char *name)
 #define TD_UNARY_PQ(op, reads, value, slope) X(op, td_##op(R(0), p->number[1], p->number[2]))
 #define TD_BINARY(op, value, grad_a, reads_a, grad_b, reads_b) X(op, td_##op(R(0), R(1)))
 #define TD_COMPARE(op, whether) X(op, td_##op(R(0), R(1)))
-#include "tensor/elementwise.def"
+#include "tensor/kernels/elementwise.def"
 #undef X
     stop("no such operation", name);
 }

@@ -5,7 +5,7 @@
 #include "tensor/cuda/launch_norm.h"
 #include "tensor/cuda/launch_reduce.h"
 #include "tensor/dtype.h"
-#include "tensor/kernel_types.h"
+#include "tensor/kernels/kernel_types.h"
 
 #include <stdbool.h>
 #include <stdio.h>

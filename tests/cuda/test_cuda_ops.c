@@ -1,6 +1,6 @@
 /* Every operation on a GPU, real or emulated: values and gradients of the table of operations, in
  * f32, against the CPU's in f64; and everything twice, with the same bits. */
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 #include "tests/help/expect_fatal.h"
 #include "tests/autograd/ops_cases.h"
 #include "tests/cuda/needs_gpu.h"

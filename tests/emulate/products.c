@@ -7,7 +7,7 @@
  * rules take, and what TANDEM_EMULATED_FASTEST=n says that timing would find (1). */
 #include "tensor/cuda/cuda.h"
 #include "tensor/cuda/products.h"
-#include "tensor/element.h"
+#include "tensor/kernels/element.h"
 #include "tensor/tune/tune.h"
 
 #include <stdio.h>

@@ -2,7 +2,7 @@
 #include "tests/gpu/check.h"
 
 #include "tensor/extend.h"
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 
 #include <math.h>
 #include <stdio.h>

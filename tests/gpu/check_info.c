@@ -1,7 +1,7 @@
 /* make gpu-check: what the GPU and its libraries are. */
 #include "tests/gpu/check.h"
 
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 
 #include <stdio.h>
 

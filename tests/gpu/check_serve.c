@@ -2,7 +2,7 @@
 #include "tests/gpu/check.h"
 
 #include "bench/job.h"
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 #include "tensor/tune/tune.h"
 
 #include <stdio.h>

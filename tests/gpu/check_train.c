@@ -3,7 +3,7 @@
 #include "tests/nn/train_job.h"
 
 #include "tensor/extend.h"
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 
 #include <math.h>
 #include <stdio.h>

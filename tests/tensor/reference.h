@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 
 /* The device that tensors are made on and whose kernels are tested: cpu, or what TANDEM_TEST_DEVICE
  * says (tests/cuda/test_cuda_kernels.sh). */

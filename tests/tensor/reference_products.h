@@ -4,7 +4,7 @@
 
 #include "tests/tensor/reference.h"
 
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 
 /* c = or += a b (+ bias), by the CPU's kernel, against the reference; frees all. Factors count as
  * what the kernel takes them for: an f32 one beside a bf16 one is rounded. tolerance: 0: by dtype.

@@ -2,7 +2,7 @@
 #include "tests/tensor/reference.h"
 
 #include "tensor/extend.h"
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* Batch normalisation and its gradient. */
 #include "tests/tensor/norm_case.h"
 
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 #include "tensor/extend.h"
 
 #include <math.h>

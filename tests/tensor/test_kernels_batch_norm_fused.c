@@ -1,7 +1,7 @@
 /* What batch normalisation does in the same pass as other work: masks found from x, gelu. */
 #include "tests/tensor/norm_case.h"
 
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 #include "tensor/extend.h"
 
 #include <math.h>

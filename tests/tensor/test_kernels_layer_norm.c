@@ -1,7 +1,7 @@
 /* Layer normalisation and its gradient. */
 #include "tests/tensor/reference.h"
 
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 #include "tensor/extend.h"
 
 #include <math.h>

@@ -3,7 +3,7 @@
 #include "tests/tensor/reference.h"
 
 #include "tensor/cpu/isa.h"
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 
 #include <math.h>
 #include <stdlib.h>

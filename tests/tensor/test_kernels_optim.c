@@ -2,8 +2,8 @@
 #include "tests/tensor/reference.h"
 
 #include "tensor/cpu/isa.h"
-#include "tensor/kernels.h"
-#include "tensor/packed.h"
+#include "tensor/kernels/kernels.h"
+#include "tensor/kernels/packed.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -151,7 +151,7 @@ static void test_sgd(void **state)
     ref_run(sgd_cases);
 }
 
-/* ---- the formulas of tensor/updates.def ---- */
+/* ---- the formulas of tensor/kernels/updates.def ---- */
 
 static double averaged(double average, double beta, double x)
 {
@@ -209,7 +209,7 @@ static void update_reference(td_update_op op, memory *t, const td_optim_slice *s
 
 static const int update_states[] = {
 #define TD_UPDATE(name, states, ...) states,
-#include "tensor/updates.def"
+#include "tensor/kernels/updates.def"
 };
 
 static void update_steps(td_update_op op, td_dtype dtype, bool decoupled)

@@ -1,7 +1,7 @@
 /* Maximum and average pooling, and their gradients. */
 #include "tests/tensor/reference.h"
 
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 #include "tensor/extend.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* Reductions: sums, means, maxima of any dimensions; argmax; sums of squares; finiteness. */
 #include "tests/tensor/reference.h"
 
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 #include "tensor/extend.h"
 
 #include <math.h>

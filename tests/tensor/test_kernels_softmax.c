@@ -1,7 +1,7 @@
 /* Softmax, log-softmax, cross-entropy, and their gradients. */
 #include "tests/tensor/reference.h"
 
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 
 #include <math.h>
 #include <stdlib.h>

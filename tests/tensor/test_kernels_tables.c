@@ -4,7 +4,7 @@
 
 #include "data/augment.h"
 
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 #include "tensor/extend.h"
 #include "tensor/f16.h"
 

@@ -1,5 +1,5 @@
 /* Errors: statuses, messages, the fatal handler, the context of modules; the command line. */
-#include "tensor/command_line.h"
+#include "apps/library/command_line.h"
 #include "tensor/error.h"
 #include "tensor/extend.h"
 #include "tests/help/expect_fatal.h"

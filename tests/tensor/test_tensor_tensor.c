@@ -1,7 +1,7 @@
 /* Tensors: dtypes, creation, access, copies, ends. */
 #include "tests/help/expect_fatal.h"
 
-#include "tensor/element.h"
+#include "tensor/kernels/element.h"
 #include "tensor/storage.h"
 #include "tensor/tensor.h"
 #include "tensor/extend.h"

@@ -9,7 +9,7 @@
 #include "nn/extra/inspect.h"
 #include "nn/module.h"
 #include "tensor/tune/tune.h"
-#include "tensor/kernel_types.h"
+#include "tensor/kernels/kernel_types.h"
 #include "data/inspect.h"
 #include "tensor/extend.h"
 

@@ -5,7 +5,7 @@
 #include "nn/io/safetensors.h"
 #include "tensor/extend.h"
 #include "tensor/tune/tune.h"
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 #include "tensor/number.h"
 #include "nn/module.h"
 

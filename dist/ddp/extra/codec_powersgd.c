@@ -17,7 +17,7 @@
 #include "nn/params.h"
 #include "tensor/extend.h"
 #include "tensor/hooks.h"
-#include "tensor/kernels.h"
+#include "tensor/kernels/kernels.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -13,11 +13,11 @@
  *    pointers; it never calls malloc inside a step;
  *  - the result's bits depend on shapes, values and instruction set only, never on threads;
  *  - any size may be 0. */
-#ifndef TD_TENSOR_KERNELS_H
-#define TD_TENSOR_KERNELS_H
+#ifndef TD_TENSOR_KERNELS_KERNELS_H
+#define TD_TENSOR_KERNELS_KERNELS_H
 
 #include "tensor/extern_c.h"
-#include "tensor/kernel_types.h"
+#include "tensor/kernels/kernel_types.h"
 #include "tensor/tensor.h"
 
 TD_BEGIN_C
@@ -99,7 +99,7 @@ typedef struct td_attention_grad_args {
 typedef struct td_kernels {
     const char *name; /* "cpu (avx512)" */
 #define TD_KERNEL(TYPE, NAME, PARAMETERS, ARGUMENTS, COST) TYPE(*NAME) PARAMETERS;
-#include "tensor/kernels.def"
+#include "tensor/kernels/kernels.def"
 
     /* Whether the device computes in a precision (td_precision_check). */
     td_status (*check_precision)(td_device device, td_precision precision);

@@ -1,7 +1,7 @@
-/* The command line of a small program: options "--NAME VALUE" and values that stand alone, in a
- * table. */
-#ifndef TD_TENSOR_COMMAND_LINE_H
-#define TD_TENSOR_COMMAND_LINE_H
+/* The command line of a small program: a table of options "--NAME VALUE" and positional arguments.
+ * Part of the library, so that a lesson of apps/ is complete with <tandem.h>. */
+#ifndef TD_APPS_LIBRARY_COMMAND_LINE_H
+#define TD_APPS_LIBRARY_COMMAND_LINE_H
 
 #include "tensor/error.h"
 #include "tensor/extern_c.h"
@@ -10,9 +10,9 @@ TD_BEGIN_C
 
 /* One option. Its variable holds the default. */
 typedef struct td_option {
-    const char *name;  /* "epochs": given as --epochs VALUE. A name in capitals, "TOTAL_EPOCHS", is
-                          that of a value that stands alone; these come in the table's order */
-    int *number;       /* the variable of a whole number, from `least` to `most` */
+    const char *name; /* "epochs": given as --epochs VALUE. A name in capitals, "TOTAL_EPOCHS", is a
+                         positional argument; these come in the table's order */
+    int *number;      /* the variable of a whole number, from `least` to `most` */
     const char **text; /* or of a text, which stays in argv */
     int least, most;   /* most 0: INT_MAX */
 } td_option;

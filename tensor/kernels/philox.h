@@ -1,7 +1,7 @@
 /* Philox4x32-10 (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC
  * 2011), as every device computes it: the same bits everywhere. */
-#ifndef TD_TENSOR_PHILOX_H
-#define TD_TENSOR_PHILOX_H
+#ifndef TD_TENSOR_KERNELS_PHILOX_H
+#define TD_TENSOR_KERNELS_PHILOX_H
 
 #include <stdint.h>
 

@@ -1,7 +1,7 @@
 /* One element of any dtype as a double: the slow, simple way in and out of a tensor's memory. i64
  * values beyond 2^53 are rounded. Not for users. */
-#ifndef TD_TENSOR_ELEMENT_H
-#define TD_TENSOR_ELEMENT_H
+#ifndef TD_TENSOR_KERNELS_ELEMENT_H
+#define TD_TENSOR_KERNELS_ELEMENT_H
 
 #include "tensor/dtype.h"
 #include "tensor/f16.h"

@@ -1,34 +1,34 @@
 /* The arguments of kernels that are not tensors: plain data, which nvcc can compile, too. */
-#ifndef TD_TENSOR_KERNEL_TYPES_H
-#define TD_TENSOR_KERNEL_TYPES_H
+#ifndef TD_TENSOR_KERNELS_KERNEL_TYPES_H
+#define TD_TENSOR_KERNELS_KERNEL_TYPES_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The operations of tensor/elementwise.def: TD_UNARY_relu, TD_BINARY_add, TD_COMPARE_lt; and of
- * tensor/updates.def: TD_UPDATE_ADAM. */
+/* The operations of tensor/kernels/elementwise.def: TD_UNARY_relu, TD_BINARY_add, TD_COMPARE_lt;
+ * and of tensor/kernels/updates.def: TD_UPDATE_ADAM. */
 typedef enum td_unary_op {
 #define TD_UNARY(name, reads, value, slope) TD_UNARY_##name,
-#include "tensor/elementwise.def"
+#include "tensor/kernels/elementwise.def"
     TD_UNARY_COUNT
 } td_unary_op;
 
 typedef enum td_binary_op {
 #define TD_BINARY(name, value, grad_a, reads_a, grad_b, reads_b) TD_BINARY_##name,
-#include "tensor/elementwise.def"
+#include "tensor/kernels/elementwise.def"
     TD_BINARY_COUNT
 } td_binary_op;
 
 typedef enum td_update_op {
 #define TD_UPDATE(name, states, ...) TD_UPDATE_##name,
-#include "tensor/updates.def"
+#include "tensor/kernels/updates.def"
     TD_UPDATE_COUNT
 } td_update_op;
 enum { TD_UPDATE_STATES = 3 }; /* at most */
 
 typedef enum td_compare_op {
 #define TD_COMPARE(name, whether) TD_COMPARE_##name,
-#include "tensor/elementwise.def"
+#include "tensor/kernels/elementwise.def"
     TD_COMPARE_COUNT
 } td_compare_op;
 
@@ -37,7 +37,7 @@ static inline bool td_binary_of_integers(td_binary_op op)
 {
     switch (op) {
 #define TD_INTEGER(name, value) case TD_BINARY_##name:
-#include "tensor/elementwise.def"
+#include "tensor/kernels/elementwise.def"
         return true;
     default:
         return false;
@@ -83,15 +83,15 @@ typedef struct td_optim_slice {
     double bias1, bias2;      /* 1 - beta1^t, 1 - beta2^t */
     bool decoupled;           /* p *= 1 - lr*weight_decay first, as in AdamW; any optimizer */
 
-    /* Packed state (tensor/packed.h) is rounded stochastically: element e, counted from `element`,
-     * a multiple of 16, draws Philox's word e % 4 of the counter (step, e / 4). key:
+    /* Packed state (tensor/kernels/packed.h) is rounded stochastically: element e, counted from
+     * `element`, a multiple of 16, draws Philox's word e % 4 of the counter (step, e / 4). key:
      * td_philox_mixed_key. */
     uint64_t key;
     int64_t element;
 
     /* NULL, or the numbers of a loss scaler in the device's memory. The device then decides whether
      * this step is skipped. It also corrects `step`, which counts steps that the device skipped and
-     * the host has not seen: scale[TD_SCALE_UNSEEN] - unseen of them (tensor/scaling.h). */
+     * the host has not seen: scale[TD_SCALE_UNSEEN] - unseen of them (tensor/kernels/scaling.h). */
     const double *scale;
     int64_t unseen;
     double average; /* an average's decay, which grows to this value with `step`, and from which the

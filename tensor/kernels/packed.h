@@ -11,11 +11,11 @@
  * Rounding is stochastic: up with the probability that keeps the mean. Rounded to the nearest, an
  * average that a step changes by less than half the distance of two codes would never move. What
  * was unpacked is packed again without loss. */
-#ifndef TD_TENSOR_PACKED_H
-#define TD_TENSOR_PACKED_H
+#ifndef TD_TENSOR_KERNELS_PACKED_H
+#define TD_TENSOR_KERNELS_PACKED_H
 
 #include "tensor/dtype.h"
-#include "tensor/philox.h"
+#include "tensor/kernels/philox.h"
 
 #include <math.h>
 #include <string.h>

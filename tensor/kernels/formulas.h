@@ -4,10 +4,10 @@
  *
  * T is the type that is computed in, TD_MATH(exp) the device's function for it, and FMA(a, b, c) is
  * a b + c, rounded once where the device can. */
-#ifndef TD_TENSOR_FORMULAS_H
-#define TD_TENSOR_FORMULAS_H
+#ifndef TD_TENSOR_KERNELS_FORMULAS_H
+#define TD_TENSOR_KERNELS_FORMULAS_H
 
-/* ---- for tensor/elementwise.def ---- */
+/* ---- for tensor/kernels/elementwise.def ---- */
 
 /* s(x) = 1 / (1 + exp(-x)). silu(x) = x s(x); its slope is s + x s (1 - s). */
 #define TD_SIGMOID(x) ((T)1 / ((T)1 + TD_MATH(exp)(-(x))))

@@ -1,9 +1,9 @@
 /* One pixel of a picture that is cut (td_picture_cut): the same on every device. */
-#ifndef TD_TENSOR_PICTURES_H
-#define TD_TENSOR_PICTURES_H
+#ifndef TD_TENSOR_KERNELS_IMAGES_H
+#define TD_TENSOR_KERNELS_IMAGES_H
 
-#include "tensor/kernel_types.h"
-#include "tensor/philox.h"
+#include "tensor/kernels/kernel_types.h"
+#include "tensor/kernels/philox.h"
 
 /* The place inside that place i shows by reflection; the edge is not repeated. */
 TD_EVERYWHERE int64_t td_picture_reflected(int64_t i, int64_t size)

@@ -1,5 +1,5 @@
 /* An LSTM's gates, composed of other kernels. */
-#include "tensor/lstm.h"
+#include "tensor/kernels/lstm.h"
 
 /* Number k of the parts of [N,...] that are as wide as h [N,H]. */
 static td_tensor part(const td_tensor *all, int k, const td_tensor *h)

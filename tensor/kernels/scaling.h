@@ -1,9 +1,9 @@
 /* Loss scaling as a device does it by itself: the same on every device. */
-#ifndef TD_TENSOR_SCALING_H
-#define TD_TENSOR_SCALING_H
+#ifndef TD_TENSOR_KERNELS_SCALING_H
+#define TD_TENSOR_KERNELS_SCALING_H
 
-#include "tensor/kernel_types.h"
-#include "tensor/philox.h"
+#include "tensor/kernels/kernel_types.h"
+#include "tensor/kernels/philox.h"
 
 #include <math.h>
 

@@ -1,5 +1,5 @@
 /* Reads the command line of a small program from a table of options. */
-#include "tensor/command_line.h"
+#include "apps/library/command_line.h"
 #include "tensor/number.h"
 
 #include <ctype.h>
