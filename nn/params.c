@@ -296,7 +296,17 @@ td_status td_params_set_scaling(td_params *params, const td_tensor *numbers)
 void td_params_spend(td_params *params)
 {
     params->spent = td_latest_backward();
-    params->waits = false;
+    params->waits = params->apart = false;
+}
+
+void td_params_set_apart(td_params *params, bool apart)
+{
+    params->apart = apart;
+}
+
+bool td_params_apart(const td_params *params)
+{
+    return params->apart;
 }
 
 void td_params_wait(td_params *params)

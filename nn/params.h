@@ -21,6 +21,11 @@ void td_params_spend(td_params *params);
 /* Parameter i's gradient if it waits for more, in the middle of an accumulation; NULL: it has none,
  * or has made its step. */
 td_tensor *td_params_waiting(const td_params *params, int i);
+/* Whether these gradients are this rank's alone: the ranks have not exchanged them yet. */
+void td_params_set_apart(td_params *params, bool apart);
+bool td_params_apart(const td_params *params);
+/* Such gradients in a checkpoint: of which rank, of how many, and the parameter's name. */
+#define TD_KEY_LOCAL_GRADIENT "extra.gradient.%d/%d.%s"
 /* In the middle of an accumulation again: the gradients that there are wait for more. */
 void td_params_wait(td_params *params);
 

@@ -26,6 +26,7 @@ struct td_params {
     td_tensor *scaling; /* a loss scaler's numbers, a header of ours; NULL: there is none */
     td_params_peers peers;
     uint64_t spent; /* the latest backward whose gradients have made a step, or were given up */
+    bool apart;     /* gradients are this rank's alone */
     bool waits;     /* gradients came from a file, to be added to */
     bool deferred;  /* there is no memory yet: td_params_spread makes it */
     bool freed;     /* with its model */

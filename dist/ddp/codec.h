@@ -70,10 +70,11 @@ extern const td_bucket_codec td_codec_powersgd; /* with usual options */
  * The library's codec of a name; NULL with td_last_error(): there is none. */
 const td_bucket_codec *td_codec_find(const char *name);
 
-/* The state of a communication hook, for td_checkpoint_save's `extra`: PowerSGD's factors, and the
- * errors that each rank has not sent yet. Other hooks have no state (*count is 0). With this state
- * a resumed run on equally many ranks equals an uninterrupted run. DDP owns the list, which is
- * valid until the next of these calls.
+/* What each rank has by itself, for td_checkpoint_save's `extra`: PowerSGD's factors, and the
+ * errors that each rank has not sent yet; and in the middle of an accumulation
+ * (td_ddp_no_sync_begin) the gradients so far, which td_checkpoint_load puts back, given .optim.
+ * Otherwise *count is 0. With this state a resumed run on equally many ranks equals an
+ * uninterrupted run. DDP owns the list, which is valid until the next of these calls.
  *
  * To save, all ranks call td_ddp_state_to_save at the same place between two steps. If *count is
  * not 0, all ranks pass the list to td_checkpoint_save, and rank 0 writes all of it. To load, every

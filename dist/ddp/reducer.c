@@ -8,6 +8,7 @@
 #include "autograd/hooks.h"
 #include "autograd/tape.h"
 #include "nn/module.h"
+#include "nn/params.h"
 
 #include <stdlib.h>
 
@@ -114,6 +115,7 @@ static void on_backward_end(void *user)
         return; /* a backward that reached none of our parameters */
     }
     s->reducer.active = false;
+    td_params_set_apart(s->params, !reduces(s));
     if (reduces(s)) {
         td_reducer_finish(s);
     }

@@ -202,8 +202,9 @@ static void take_gradients(const td_records *l, td_params *params)
     td_params_spend(params);
     for (int i = 0; i < td_params_count(params); i++) {
         td_tensor *leaf = td_params_get(params, i)->tensor;
-        char *name = td_format(TD_KEY_GRADIENT "%s", td_params_get(params, i)->name);
-        if (name != NULL && td_safetensors_find(l->file, name) != NULL) {
+        char *name = td_records_gradient(l, params, i);
+        if (name != NULL) {
+            td_params_set_apart(params, strncmp(name, TD_KEY_EXTRA, strlen(TD_KEY_EXTRA)) == 0);
             td_mark_grad(leaf);
             td_params_wait(params);
         } else if (td_is_leaf(leaf)) {

@@ -285,20 +285,42 @@ static void list_optimizer(td_records *l, td_optim *o)
     }
 }
 
+char *td_records_gradient(const td_records *l, const td_params *params, int i)
+{
+    const td_params_peers *ranks = td_params_ranks_of(params);
+    const char *path = td_params_get(params, i)->name;
+    char *name = td_format(TD_KEY_GRADIENT "%s", path);
+    if (l->file != NULL && name != NULL && td_safetensors_find(l->file, name) == NULL) {
+        free(name);
+        name = td_format(TD_KEY_LOCAL_GRADIENT, ranks != NULL ? ranks->rank : 0,
+                         ranks != NULL ? ranks->count : 1, path);
+    }
+    bool there = l->file != NULL ? name != NULL && td_safetensors_find(l->file, name) != NULL
+                                 : td_params_waiting(params, i) != NULL && !td_params_apart(params);
+    if (!there) {
+        free(name);
+    }
+    return there ? name : NULL;
+}
+
 /* In the middle of an accumulation, where alone a file has them. */
 static void list_gradients(td_records *l, const td_params *params)
 {
+    static const char local[] = "extra.gradient.";
+    int found = 0;
     for (int i = 0; i < td_params_count(params); i++) {
-        const td_param *p = td_params_get(params, i);
-        td_tensor *gradient = td_params_waiting(params, i);
-        char *name = td_format(TD_KEY_GRADIENT "%s", p->name);
-        if (l->file != NULL && name != NULL && td_safetensors_find(l->file, name) != NULL) {
-            gradient = td_grad_buffer(p->tensor);
-        }
-        if (gradient != NULL) {
+        char *name = td_records_gradient(l, params, i);
+        if (name != NULL) {
+            td_tensor *gradient = td_grad_buffer(td_params_get(params, i)->tensor);
             push_tensor(l, (td_tensor_record){ name, gradient, .part = TD_PART_OTHER });
-        } else {
-            free(name);
+            found++;
+        }
+    }
+    for (int i = 0; l->file != NULL && found == 0 && i < td_safetensors_count(l->file); i++) {
+        if (strncmp(td_safetensors_get(l->file, i)->name, local, sizeof local - 1) == 0) {
+            td_differ(&l->unlike, "the file is in the middle of a gradient accumulation on another "
+                                  "number of ranks");
+            break;
         }
     }
 }

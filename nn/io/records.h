@@ -110,6 +110,8 @@ td_status td_peers_agree(const td_params_peers *peers, td_status status);
 
 /* Adds all records of list->options. */
 void td_records_list(td_records *list);
+/* The name of parameter i's gradient in the file; NULL: it has none there, or none to save. */
+char *td_records_gradient(const td_records *l, const td_params *params, int i);
 /* A part's td_part_list.tensor of parameter i's place in a flat tensor, of which each rank has a
  * window if it has one of the parameter's values. */
 void td_records_flat(td_part_list *list, const char *prefix, const td_params *params, int i,

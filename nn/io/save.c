@@ -235,6 +235,31 @@ static bool make_room(saver *s)
     return s->buffer != NULL && (s->params == NULL || s->whole != NULL);
 }
 
+/* TD_OK, or why gradients of an accumulation cannot be saved: this rank alone has its own. */
+static td_status check_accumulation(const td_checkpoint_options *c)
+{
+    const td_params *params = c->optim != NULL ? c->optim->params : NULL;
+    bool waits = false;
+    for (int i = 0; params != NULL && i < td_params_count(params); i++) {
+        waits = waits || td_params_waiting(params, i) != NULL;
+    }
+    if (waits && td_params_peers_of(params) != NULL) {
+        return td_fail(TD_E_UNSUPPORTED,
+                       "td_checkpoint_save: the model is in the middle of a gradient accumulation, "
+                       "and its ranks share the optimizer's state: save after td_optim_step");
+    }
+    bool listed = false;
+    for (int i = 0; i < c->extra_count; i++) {
+        listed = listed || strncmp(c->extra[i].name, "extra.gradient.", 15) == 0;
+    }
+    return !waits || !td_params_apart(params) || listed
+               ? TD_OK
+               : td_fail(TD_E_UNSUPPORTED,
+                         "td_checkpoint_save: in the middle of a gradient accumulation each rank "
+                         "has gradients of its own: let all ranks save with the list of "
+                         "td_ddp_state_to_save, or save after td_optim_step");
+}
+
 /* All ranks have the same collectives whether writing fails or not. When all have put what they
  * have, the file is complete. Spare ranks write nothing. */
 static td_status save(saver *s)
@@ -244,6 +269,7 @@ static td_status save(saver *s)
     td_saving *w = calloc(1, sizeof *w);
     bool room = !s->list->failed && w != NULL && make_room(s);
     td_status status = td_peers_agree(s->peers, room ? TD_OK : no_memory(c));
+    status = status == TD_OK ? check_accumulation(c) : status; /* the same on all ranks */
     if (status == TD_OK) {
         status = td_peers_agree(s->peers, writes ? plan(s) : TD_OK);
     }
@@ -285,22 +311,6 @@ static void require_savable(const td_checkpoint_options *c, int ranks, td_site a
     }
 }
 
-/* TD_OK, or why gradients of an accumulation cannot be saved: no rank has all of them. */
-static td_status check_accumulation(const td_checkpoint_options *c)
-{
-    const td_params *params = c->optim != NULL ? c->optim->params : NULL;
-    bool waits = false;
-    for (int i = 0; params != NULL && i < td_params_count(params); i++) {
-        waits = waits || td_params_waiting(params, i) != NULL;
-    }
-    return !waits || td_params_peers_of(params) == NULL
-               ? TD_OK
-               : td_fail(TD_E_UNSUPPORTED,
-                         "td_checkpoint_save: the model is in the middle of a gradient "
-                         "accumulation, and its ranks share the optimizer's state: save after "
-                         "td_optim_step");
-}
-
 td_status td_checkpoint_save_at(td_checkpoint_options options, td_site at)
 {
     td_records_require(&options, "td_checkpoint_save", at);
@@ -315,7 +325,6 @@ td_status td_checkpoint_save_at(td_checkpoint_options options, td_site at)
     if (s.params == NULL && options.optim != NULL && options.optim->kind->packed != TD_F32) {
         s.params = options.optim->params;
     }
-    TD_TRY(check_accumulation(&options));
     td_records_list(&list);
     td_status status = save(&s);
     td_records_free(&list);

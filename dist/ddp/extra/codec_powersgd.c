@@ -400,16 +400,6 @@ static td_status make_matrices(powersgd *s, int64_t rank)
     return TD_OK;
 }
 
-static td_status broadcast(td_tensor *t, int from, void *group)
-{
-    return td_broadcast(group, t, from, NULL);
-}
-
-static td_status agree(td_status mine, void *group)
-{
-    return td_group_agree(group, mine);
-}
-
 static td_status open_powersgd(td_group *group, td_params *params, const td_ddp_options *options,
                                void **state)
 {
@@ -429,22 +419,12 @@ static td_status open_powersgd(td_group *group, td_params *params, const td_ddp_
     s->error = td_params_new_flat(params);
     s->steps = td_zeros(TD_SHAPE(1), TD_I64, TD_CPU);
     TD_TRY(s->error != NULL && s->steps != NULL ? TD_OK : TD_E_NOMEM);
-    if (td_params_ranks_of(params) == NULL) { /* otherwise they share the optimizer's state */
-        td_params_set_peers(params, &(td_params_peers){ .rank = td_group_rank(group),
-                                                        .count = td_group_size(group),
-                                                        .broadcast = broadcast,
-                                                        .agree = agree,
-                                                        .user = group });
-    }
     return make_matrices(s, o.rank > 0 ? o.rank : 1);
 }
 
 static void close_powersgd(void *state)
 {
     powersgd *s = state;
-    if (td_params_peers_of(s->params) == NULL) {
-        td_params_set_peers(s->params, NULL);
-    }
     if (s->error != NULL) {
         td_params_drop_state(s->params, s->error);
     }

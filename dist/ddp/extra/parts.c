@@ -7,6 +7,7 @@
 td_status td_ddp_open_parts(td_ddp_state *s)
 {
     TD_TRY(td_ddp_check_same(s));
+    TD_TRY(td_ddp_waiting_open(s));
     TD_TRY(td_ddp_stats_open(s));
     return td_ddp_usage_open(s);
 }
@@ -23,26 +24,4 @@ const td_bucket_codec *td_codec_find(const char *name)
     td_fail(TD_E_ARG,
             "td_ddp: there is no communication hook '%s'; there are bf16, fp16 and powersgd", name);
     return NULL;
-}
-
-/* ---- what a codec keeps, for checkpoints ---- */
-
-static td_status list_state(td_module *net, bool save, const td_named_tensor **tensors, int *count)
-{
-    const td_reducer *r = &td_ddp_state_of(net)->reducer;
-    *tensors = NULL;
-    *count = 0;
-    return r->codec != NULL && r->codec->list != NULL
-               ? r->codec->list(r->codec_state, save, tensors, count)
-               : TD_OK;
-}
-
-td_status td_ddp_state_to_save(td_module *net, const td_named_tensor **tensors, int *count)
-{
-    return list_state(net, true, tensors, count);
-}
-
-td_status td_ddp_state_to_load(td_module *net, const td_named_tensor **tensors, int *count)
-{
-    return list_state(net, false, tensors, count);
 }
