@@ -24,6 +24,13 @@ if [ -n "$without" ]; then
 fi
 echo 'ok    opening comments'
 
+long=$(awk '/^## / { version = $0; lines = 0 } ++lines == 41 { print version }' CHANGELOG.md)
+if [ -n "$long" ]; then
+    echo "CHANGELOG.md: more than 40 lines of: $long; breaks go into docs/migrating.md"
+    echo 'FAIL  changes'
+    exit 1
+fi
+
 # Those of C ask the program's locale for the decimal point: "0,5".
 if grep -nE '\b(strto(d|f|ld)|atof)\(|scanf\([^;]*"[^"]*%[0-9*]*l?[efgaEFGA]' -r --include='*.[ch]' --include='*.cc' \
     --include='*.inc' apps autograd data dist examples nn tensor | grep -vE '^tensor/number\.c:|td_strtod'; then
