@@ -205,4 +205,28 @@ TD_TARGET_AVX512_BF16 void td_bf16_pack_a(td_bf16 *to, int64_t row, int64_t low,
     }
 }
 
+#else
+
+#include "tensor/error.h"
+
+/* td_bf16_kernels_now is NULL on these processors, so none of these is called. */
+#define NEVER(name, arguments)                                                                     \
+    _Pragma("GCC diagnostic push")                                                                 \
+        _Pragma("GCC diagnostic ignored \"-Wunused-parameter\"") void name arguments               \
+    {                                                                                              \
+        td_fatal(TD_HERE, #name ": there are no kernels of bf16 here");                            \
+    }                                                                                              \
+    _Pragma("GCC diagnostic pop")
+
+NEVER(td_bf16_pack_a,
+      (td_bf16 * to, int64_t row, int64_t low, const td_bf16_source *source, int m, int k))
+NEVER(td_bf16_pack_a_turned,
+      (td_bf16 * to, int64_t row, int64_t low, const td_bf16_source *source, int m, int k))
+NEVER(td_bf16_pack_b,
+      (td_bf16 * to, int64_t low, const td_bf16_source *source, int k, int n, int depth))
+NEVER(td_bf16_pack_b_turned,
+      (td_bf16 * to, int64_t low, const td_bf16_source *source, int k, int n, int depth))
+NEVER(td_bf16_pack_row,
+      (td_bf16 * to, int64_t low, const void *from, td_dtype dtype, int64_t count, int64_t padded))
+
 #endif
