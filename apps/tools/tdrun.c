@@ -376,11 +376,12 @@ static void settle(arguments *a)
 
 /* ---- options ---- */
 
-static void read_command_line(cli_option *options, int count, int argc, char **argv, arguments *a)
+static void read_command_line(cli_option *options, int argc, char **argv, arguments *a)
 {
     enum { FIRST = 8 }; /* that say who takes part */
-    for (int i = 0; i < FIRST; i++) {
-        options[i].first = true;
+    int count = 0;
+    for (; options[count].name != NULL; count++) {
+        options[count].first = count < FIRST;
     }
     cli_rest program = {
         .name = "PROGRAM [ARGUMENT...]", .wanted = "one program", .least = 1, .is_command = true
@@ -454,11 +455,7 @@ int main(int argc, char **argv)
         cli_flag("no-python", &a.taken, "Always so", .hidden = true),
         cli_flag("use-env", &a.taken, "Always so", .hidden = true),
     };
-    int count = 0;
-    while (options[count].name != NULL) {
-        count++;
-    }
-    read_command_line(options, count, argc, argv, &a);
+    read_command_line(options, argc, argv, &a);
     settle(&a);
     return td_launch(o);
 }

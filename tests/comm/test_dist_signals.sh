@@ -18,7 +18,8 @@ await() { # await COMMAND...: until it succeeds, 60 s at most
     return 1
 }
 lines() { [ "$(wc -l <"$1")" -ge "$2" ]; }
-state_is() { [ "$(sed 's/.*) //; s/ .*//' "/proc/$1/stat")" = "$2" ]; }
+state_is() { [[ $(sed 's/.*) //; s/ .*//' "/proc/$1/stat") == $2 ]]; } # state_is PID PATTERN
+has_ended() { [ ! -e "/proc/$1" ] || state_is "$1" '[ZX]'; }
 
 start() { # start OPTIONS... SCRIPT: two workers that run it, in an empty folder; $launcher
     rm -rf job
@@ -29,6 +30,7 @@ start() { # start OPTIONS... SCRIPT: two workers that run it, in an empty folder
     await lines job/up 2
 }
 code_is() { # code_is NAME CODE: of the launcher
+    await has_ended $launcher # wait would also return for one that was stopped
     wait "$launcher" 2>/dev/null
     local rc=$?
     echo "# code $rc, wanted $2" >>out
@@ -86,10 +88,12 @@ code_is 'Ctrl-C twice: at once' 130
 
 # ---- Ctrl-Z and fg ----
 
-start 'echo >>up; echo $$ >pid.$RANK; for i in $(seq 100); do echo >>count; sleep 0.02; done'
+start 'echo $$ >pid.$RANK; echo >>up; for i in $(seq 100); do echo >>count; sleep 0.02; done'
 kill -TSTP $launcher
-await state_is $launcher T && await state_is "$(cat job/pid.0)" T && await state_is "$(cat job/pid.1)" T
-tap $? 'SIGTSTP stops tdrun and its workers' out
+await state_is $launcher T
+tap $? 'SIGTSTP stops tdrun' out
+await state_is "$(cat job/pid.0)" T && await state_is "$(cat job/pid.1)" T
+tap $? 'and its workers' out
 before=$(wc -l <job/count)
 sleep 0.5
 [ "$(wc -l <job/count)" -eq "$before" ]
