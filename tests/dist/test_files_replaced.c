@@ -13,7 +13,9 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <grp.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -107,6 +109,39 @@ static void test_owner(void **state)
         assert_int_equal(info.st_uid, 12345);
         assert_int_equal(info.st_gid, 54321);
         assert_int_equal(info.st_mode & 07777, 0640);
+        assert_int_equal(unlink(temp_path("a")), 0);
+    }
+}
+
+/* A user who may write a file and its folder, but owns neither, and one who may not write the file.
+ * Only root can become such a user. */
+static void test_another_user(void **state)
+{
+    (void)state;
+    if (geteuid() != 0) {
+        print_message("# skipped: only root can become another user\n");
+        skip();
+    }
+    assert_int_equal(chmod(temp_folder(), 0777), 0);
+    static const struct {
+        mode_t before, after;
+    } cases[] = { { 0666, 0666 }, { 04606, 0666 }, { 0644, 0 }, { 0444, 0 } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        write_by(0, "a");
+        assert_int_equal(chmod(temp_path("a"), cases[i].before), 0);
+        pid_t child = fork();
+        if (child == 0) {
+            bool other = setgroups(0, NULL) == 0 && setgid(65534) == 0 && setuid(65534) == 0;
+            td_status status = other ? save_net(temp_path("a")) : TD_E_UNSUPPORTED;
+            bool refused = status == TD_E_IO && strstr(td_last_error(), strerror(EACCES)) != NULL;
+            _exit(status == TD_OK ? 0 : refused ? 1 : 2);
+        }
+        int end;
+        assert_int_equal(waitpid(child, &end, 0), child);
+        assert_int_equal(WEXITSTATUS(end), cases[i].after == 0);
+        struct stat info = info_of("a");
+        assert_int_equal(info.st_uid, cases[i].after == 0 ? 0 : 65534);
+        assert_int_equal(info.st_mode & 07777, cases[i].after ? cases[i].after : cases[i].before);
         assert_int_equal(unlink(temp_path("a")), 0);
     }
 }
@@ -217,8 +252,10 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        WITH_FOLDER(test_modes),      WITH_FOLDER(test_owner),   WITH_FOLDER(test_symbolic_links),
-        WITH_FOLDER(test_hard_links), WITH_FOLDER(test_devices), WITH_FOLDER(test_relative_paths),
+        WITH_FOLDER(test_modes),          WITH_FOLDER(test_owner),
+        WITH_FOLDER(test_another_user),   WITH_FOLDER(test_symbolic_links),
+        WITH_FOLDER(test_hard_links),     WITH_FOLDER(test_devices),
+        WITH_FOLDER(test_relative_paths),
     };
     return cmocka_run_group_tests_name("files that are replaced", tests, NULL, NULL);
 }
