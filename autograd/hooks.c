@@ -58,6 +58,15 @@ void td_hooks_remove(td_hook_list *list, int id)
     sweep(list);
 }
 
+bool td_hooks_have(const td_hook_list *list, int id)
+{
+    bool have = false;
+    for (int i = 0; i < list->count; i++) {
+        have = have || (list->hooks[i].id == id && !is_removed(&list->hooks[i]));
+    }
+    return have;
+}
+
 /* Hooks are copied before they are called: the array may move when one adds another. */
 void td_hooks_run(td_hook_list *list, td_tensor *leaf)
 {

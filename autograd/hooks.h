@@ -17,6 +17,8 @@ typedef void (*td_grad_ready_fn)(td_tensor *leaf, void *user);
 typedef void (*td_backward_end_fn)(void *user);
 int td_on_grad_ready(td_tensor *leaf, td_grad_ready_fn fn, void *user);
 void td_remove_grad_hook(td_tensor *leaf, int id);
+/* Whether t is a leaf and has this ready hook: no longer if t was frozen since. */
+bool td_has_grad_hook(const td_tensor *t, int id);
 int td_on_backward_end(td_backward_end_fn fn, void *user); /* of this thread's backwards */
 void td_remove_backward_end_hook(int id);
 
@@ -26,6 +28,8 @@ td_tensor *td_grad_buffer(td_tensor *leaf);
  * dtype and strides (for example a part of one long array). The caller keeps owning `grad`. What it
  * holds now is ignored: the leaf has no gradient until the next backward. */
 void td_set_grad_storage(td_tensor *leaf, td_tensor *grad);
+/* Whether the leaf's gradient is written into `grad`: no longer if the leaf was frozen since. */
+bool td_has_grad_storage(const td_tensor *leaf, const td_tensor *grad);
 
 /* The leaf has no gradient: the next contribution overwrites the memory instead of adding to it. */
 void td_zero_grad_of(td_tensor *leaf);
@@ -37,9 +41,9 @@ void td_mark_grad(td_tensor *leaf);
 uint64_t td_latest_backward(void);
 uint64_t td_last_backward_of(const td_tensor *leaf);
 
-/* The number of uses of the leaf on the tapes of running steps whose backward has not run. 0: no
- * backward will reach the leaf, so its memory may be moved or exchanged. */
-int td_leaf_uses(const td_tensor *leaf);
+/* The number of uses of t on the tapes of running steps whose backward has not run. 0: t is no
+ * leaf, or no backward will reach it, so its memory may be moved or exchanged. */
+int td_leaf_uses(const td_tensor *t);
 
 TD_END_C
 

@@ -153,6 +153,11 @@ void td_set_grad_storage(td_tensor *leaf, td_tensor *grad)
     state->has_grad = false;
 }
 
+bool td_has_grad_storage(const td_tensor *leaf, const td_tensor *grad)
+{
+    return leaf_of(leaf, "td_has_grad_storage")->buffer == grad;
+}
+
 void td_zero_grad_of(td_tensor *leaf)
 {
     leaf_of(leaf, "td_zero_grad_of")->has_grad = false;
@@ -224,9 +229,9 @@ uint64_t td_last_backward_of(const td_tensor *leaf)
     return leaf_of(leaf, "td_last_backward_of")->backward;
 }
 
-int td_leaf_uses(const td_tensor *leaf)
+int td_leaf_uses(const td_tensor *t)
 {
-    return leaf_of(leaf, "td_leaf_uses")->refs - 1;
+    return td_is_leaf(t) ? t->grad->leaf->refs - 1 : 0;
 }
 
 int td_on_grad_ready(td_tensor *leaf, td_grad_ready_fn fn, void *user)
@@ -239,6 +244,11 @@ int td_on_grad_ready(td_tensor *leaf, td_grad_ready_fn fn, void *user)
 void td_remove_grad_hook(td_tensor *leaf, int id)
 {
     td_hooks_remove(&leaf_of(leaf, "td_remove_grad_hook")->ready, id);
+}
+
+bool td_has_grad_hook(const td_tensor *t, int id)
+{
+    return td_is_leaf(t) && td_hooks_have(&t->grad->leaf->ready, id);
 }
 
 int td_on_backward_end(td_backward_end_fn fn, void *user)

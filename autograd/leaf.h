@@ -72,6 +72,7 @@ void td_leaf_backward_end(void);
  * hook that is removed does not run again. leaf: for ready hooks. */
 int td_hooks_add(td_hook_list *list, td_hook hook);
 void td_hooks_remove(td_hook_list *list, int id);
+bool td_hooks_have(const td_hook_list *list, int id);
 void td_hooks_run(td_hook_list *list, td_tensor *leaf);
 void td_hooks_free(td_hook_list *list);
 

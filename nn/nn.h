@@ -179,8 +179,11 @@ bool td_defer_init(bool on);
 /* All parameters of a model. The first call lays them out one behind the other in one long array,
  * and their gradients in another, in the order of registration; every later call returns the same
  * list. td_ddp lays both arrays out again, in the order in which backward computes gradients.
- * Parameters that are frozen (td_requires_grad off) at the first call stay out. m must be the whole
- * model. The list belongs to the model. NULL when memory is short. */
+ * Frozen parameters (td_requires_grad off) are in the list, too: optimizers skip them, and train
+ * them as soon as they take gradients again. td_ddp is stricter: it shares the parameters that take
+ * gradients when it is called, and stops if one of them is frozen, or another one is trained,
+ * afterwards. m must be the whole model. The list belongs to the model. NULL when memory is short.
+ */
 typedef struct td_params td_params;
 td_params *td_parameters_at(td_module *m, td_site at);
 

@@ -37,23 +37,33 @@ static bool is_listed(const td_params *p, const td_tensor *t)
     return false;
 }
 
-/* Takes the leaves, with their names, out of the model's list of tensors. */
-static void collect_leaves(td_params *p, td_state_list *list, const td_module *m)
+static bool is_model_s(const td_tensor *t, const td_module *m)
+{
+    return t->dtype == m->dtype && td_same_device(td_device_of(t), m->device);
+}
+
+/* Takes the parameters that train, or those that are frozen, with their names, out of the model's
+ * list of tensors. */
+static void collect(td_params *p, td_state_list *list, const td_module *m, bool train, td_site at)
 {
     for (int i = 0; i < list->count; i++) {
         td_tensor *t = list->items[i].tensor;
-        if (list->items[i].buffer || !td_is_leaf(t) || is_listed(p, t)) {
+        bool fits = is_model_s(t, m) && td_is_dense(t); /* nobody asks that of a frozen one */
+        if (list->items[i].buffer || td_is_leaf(t) != train || is_listed(p, t)) {
             continue;
         }
-        TD_REQUIRE(t->dtype == m->dtype && td_same_device(td_device_of(t), m->device), TD_HERE,
+        TD_REQUIRE(is_model_s(t, m) || !train, at,
                    "td_parameters: '%s' is %s, while the model is %s on %s; bring all to one place "
                    "with td_module_to",
                    list->items[i].name, td_describe(t), td_dtype_name(m->dtype),
                    td_device_name(m->device));
-        TD_REQUIRE(td_is_dense(t), TD_HERE,
-                   "td_parameters: '%s' is a view with gaps; a parameter "
-                   "must fill its memory",
+        TD_REQUIRE(fits || !train, at,
+                   "td_parameters: '%s' is a view with gaps; a parameter must fill its memory",
                    list->items[i].name);
+        if (!train && (!fits || p->deferred || p->trained_only)) {
+            p->left[p->left_count++] = t;
+            continue;
+        }
         p->deferred = p->deferred || td_draw_of(t) != NULL;
         p->items[p->count] = (td_param){ list->items[i].name, t, 0, td_numel(t) };
         p->order[p->count] = p->count;
@@ -110,14 +120,17 @@ static void move_in(td_params *p, td_tensor **values)
             td_copy_(p->grads[i], grad);
         }
         td_exchange_memory(leaf, values[i]);
-        td_set_grad_storage(leaf, p->grads[i]);
+        if (td_is_leaf(leaf)) {
+            td_set_grad_storage(leaf, p->grads[i]);
+        }
         if (grad != NULL) {
             td_mark_grad(leaf);
         }
     }
 }
 
-static td_params *make_params(const td_module *m, td_state_list *list)
+static td_params *make_params(const td_module *m, td_state_list *list, bool trained_only,
+                              td_site at)
 {
     td_params *p = calloc(1, sizeof *p);
     if (p == NULL) {
@@ -127,10 +140,14 @@ static td_params *make_params(const td_module *m, td_state_list *list)
     p->items = calloc(room, sizeof *p->items);
     p->order = calloc(room, sizeof *p->order);
     p->grads = calloc(room, sizeof(td_tensor *));
+    p->left = calloc(room, sizeof(td_tensor *));
+    p->trained_only = trained_only;
     td_tensor **values = calloc(room, sizeof(td_tensor *));
-    bool made = p->items != NULL && p->order != NULL && p->grads != NULL && values != NULL;
+    bool made = p->items != NULL && p->order != NULL && p->grads != NULL && p->left != NULL &&
+                values != NULL;
     if (made) {
-        collect_leaves(p, list, m);
+        collect(p, list, m, true, at);
+        collect(p, list, m, false, at);
         made = make_memory(p, m, values);
     }
     if (made && !p->deferred) {
@@ -173,7 +190,7 @@ static void require_no_frozen(td_module *m, const char *path, void *user)
     }
 }
 
-td_params *td_parameters_at(td_module *m, td_site at)
+static td_params *lay_out(td_module *m, bool trained_only, td_site at)
 {
     TD_REQUIRE(m != NULL, at, "td_parameters: the module is NULL: its constructor failed (%s)",
                td_last_reason());
@@ -192,13 +209,23 @@ td_params *td_parameters_at(td_module *m, td_site at)
     if (list.count < 0) {
         return NULL;
     }
-    node->params = make_params(m, &list);
+    node->params = make_params(m, &list, trained_only, at);
     if (node->params == NULL) {
         td_fail(TD_E_NOMEM, "no memory to lay out the %lld parameters of '%s' flat",
                 (long long)td_parameter_count(m), node->label);
     }
     td_state_list_free(&list);
     return node->params;
+}
+
+td_params *td_parameters_at(td_module *m, td_site at)
+{
+    return lay_out(m, false, at);
+}
+
+td_params *td_params_trained(td_module *m)
+{
+    return lay_out(m, true, TD_HERE);
 }
 
 void td_params_free(td_params *params, td_site at)
@@ -219,6 +246,7 @@ void td_params_free(td_params *params, td_site at)
     td_free(params->scaling);
     free(params->items);
     free(params->order);
+    free(params->left);
     free(params->grads);
     free(params->extra);
     *params = (td_params){ .freed = true };

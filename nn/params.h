@@ -9,6 +9,15 @@
  */
 void td_params_free(td_params *params, td_site at);
 
+/* td_parameters without the parameters that are frozen now: what ranks share. */
+td_params *td_params_trained(td_module *m);
+/* The name of a parameter in the list that is frozen now; NULL: none is. */
+const char *td_params_frozen(const td_params *params);
+/* A parameter that was frozen and takes gradients again gets its part of the flat gradients. A
+ * parameter that takes gradients and is not in the list is a fatal error. Whatever reads all
+ * gradients calls it first. */
+void td_params_follow(td_params *params);
+
 /* order[k]: which parameter is the k-th in memory. */
 const int *td_params_order(const td_params *params);
 

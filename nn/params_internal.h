@@ -17,8 +17,11 @@ typedef struct td_params_extra {
 struct td_params {
     td_param *items; /* in the order of registration */
     int count;
-    int *order;        /* order[k]: the index of the k-th in memory */
-    int reorders;      /* how often the order has changed */
+    int *order;       /* order[k]: the index of the k-th in memory */
+    int reorders;     /* how often the order has changed */
+    td_tensor **left; /* frozen when the list was made, and not in it */
+    int left_count;
+    bool trained_only; /* td_params_trained */
     td_tensor **grads; /* headers over flat_grad, one for each leaf */
     td_tensor *flat, *flat_grad;
     td_params_extra *extra; /* optimizer state */

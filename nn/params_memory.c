@@ -2,6 +2,7 @@
  * order. The leaves keep their headers. */
 #include "nn/params_internal.h"
 #include "autograd/hooks.h"
+#include "autograd/tape.h"
 #include "tensor/extend.h"
 #include "nn/internal.h"
 #include "tensor/storage.h"
@@ -68,7 +69,9 @@ static void move_grads(td_params *params, td_tensor *flat, td_tensor **views)
         td_tensor *leaf = params->items[i].tensor;
         bool has = td_grad(leaf) != NULL;
         views[i]->name = params->grads[i]->name;
-        td_set_grad_storage(leaf, views[i]);
+        if (td_is_leaf(leaf)) {
+            td_set_grad_storage(leaf, views[i]);
+        }
         if (has) {
             td_mark_grad(leaf);
         }
@@ -114,6 +117,48 @@ void td_params_set_peers(td_params *params, const td_params_peers *peers)
             "td_params_set_peers: a stretch of %lld elements is not cut into %d equal pieces",
             (long long)length, peers->count);
     }
+}
+
+/* ---- parameters that are frozen, or take gradients again ---- */
+
+/* The leaf's gradient is in its part of the flat memory from now on. */
+static void bind_grad(td_tensor *leaf, td_tensor *part)
+{
+    const td_tensor *grad = td_grad(leaf);
+    if (grad != NULL) {
+        td_copy_(part, grad);
+    }
+    td_set_grad_storage(leaf, part);
+    if (grad != NULL) {
+        td_mark_grad(leaf);
+    }
+}
+
+void td_params_follow(td_params *params)
+{
+    for (int i = 0; i < params->left_count; i++) {
+        const char *when = params->trained_only ? "td_ddp" : "td_parameters";
+        TD_REQUIRE(!td_is_leaf(params->left[i]), TD_NOWHERE,
+                   "%s takes gradients, but was frozen at %s, so nobody trains it: "
+                   "td_requires_grad(t, true) before %s",
+                   td_label(params->left[i]), when, when);
+    }
+    for (int i = 0; i < params->count; i++) {
+        td_tensor *leaf = params->items[i].tensor;
+        if (td_is_leaf(leaf) && !td_has_grad_storage(leaf, params->grads[i])) {
+            bind_grad(leaf, params->grads[i]); /* it was frozen meanwhile */
+        }
+    }
+}
+
+const char *td_params_frozen(const td_params *params)
+{
+    for (int i = 0; i < params->count; i++) {
+        if (!td_is_leaf(params->items[i].tensor)) {
+            return params->items[i].name;
+        }
+    }
+    return NULL;
 }
 
 /* ---- windows ---- */

@@ -125,7 +125,7 @@ static void set_replica(td_module *m, const char *path, void *user)
 
 static td_status prepare(td_ddp_state *s)
 {
-    s->params = td_parameters(s->model);
+    s->params = td_params_trained(s->model);
     s->count = s->params != NULL ? td_params_count(s->params) : 0;
     TD_TRY(td_ddp_open_parts(s)); /* fails on all ranks if one has no parameters laid out */
     if (td_params_deferred(s->params) && s->divided < TD_DIVIDES_VALUES) {
@@ -181,6 +181,12 @@ td_module *td_ddp_at(td_ddp_options options, td_site at)
                "td_ddp: there is no process group: td_dist_init comes first");
     TD_REQUIRE(model == NULL || !td_is_ddp(model), at,
                "td_ddp: the model went through td_ddp already");
+    const td_params *params = model != NULL ? td_params_laid_out(model) : NULL;
+    const char *frozen = params != NULL ? td_params_frozen(params) : NULL;
+    TD_REQUIRE(frozen == NULL, at,
+               "td_ddp: '%s' is frozen, and td_parameters has listed it: call td_ddp before "
+               "td_parameters, and freeze before both",
+               frozen);
     const td_strategy *strategy = options.strategy;
     td_divided divided =
         strategy != NULL ? strategy->type->check(strategy, &options, at) : TD_DIVIDES_NOTHING;

@@ -239,6 +239,7 @@ bool td_scaler_unscale(td_scaler *scaler, td_params *params)
     if (scaler->numbers == NULL) { /* no loss has been scaled yet */
         require_numbers(scaler, td_device_of(td_params_flat(params)));
     }
+    td_params_follow(params);
     unscale_gradients(scaler, params);
     tell_ranks(scaler, params);
     td_kernels_of(td_device_of(scaler->numbers))

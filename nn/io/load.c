@@ -100,7 +100,8 @@ static bool may_stay(const td_records *l, const char *name)
     const td_checkpoint_options *asked = l->options;
     size_t length = strlen(name), end = sizeof counter - 1;
     return (asked->optim == NULL && begins_with(name, TD_KEY_OPTIMIZER)) ||
-           (asked->ema == NULL && begins_with(name, TD_KEY_EMA) &&
+           (begins_with(name, TD_KEY_EMA) && /* with .ema: of what is frozen here */
+            (asked->ema == NULL || td_safetensors_find(l->file, name + strlen(TD_KEY_EMA))) &&
             td_safetensors_metadata(l->file, TD_KEY_EMA_UPDATES) != NULL) ||
            (asked->optim == NULL && begins_with(name, TD_KEY_GRADIENT)) ||
            begins_with(name, TD_KEY_EXTRA) ||

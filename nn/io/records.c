@@ -2,6 +2,7 @@
 #include "nn/io/records.h"
 
 #include "autograd/hooks.h"
+#include "autograd/tape.h"
 #include "nn/internal.h"
 #include "nn/optim/optim_internal.h"
 #include "nn/params.h"
@@ -297,6 +298,7 @@ char *td_records_gradient(const td_records *l, const td_params *params, int i)
     }
     bool there = l->file != NULL ? name != NULL && td_safetensors_find(l->file, name) != NULL
                                  : td_params_waiting(params, i) != NULL && !td_params_apart(params);
+    there = there && td_is_leaf(td_params_get(params, i)->tensor);
     if (!there) {
         free(name);
     }
@@ -358,6 +360,11 @@ void td_records_flat(td_part_list *list, const char *prefix, const td_params *pa
                      td_tensor *flat)
 {
     char *name = td_format("%s%s", prefix, td_params_get(params, i)->name);
+    const td_safetensors *file = ((td_records *)list)->file;
+    if (name != NULL && file != NULL && td_safetensors_find(file, name) == NULL) {
+        /* Frozen when the file was made: its value is its average. */
+        memmove(name, name + strlen(prefix), strlen(name) - strlen(prefix) + 1);
+    }
     push_share((td_records *)list, TD_PART_OTHER, name, params, i, flat, shares_values(params));
 }
 

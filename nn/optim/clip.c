@@ -16,8 +16,9 @@ typedef struct grad_list {
 } grad_list;
 
 /* In the order of registration, so that the layout in memory does not change the sum. */
-static grad_list list_gradients(const td_params *params, td_site at)
+static grad_list list_gradients(td_params *params, td_site at)
 {
+    td_params_follow(params);
     size_t room = (size_t)td_params_count(params) + 1;
     grad_list l = { .params = params,
                     .grads = calloc(room, sizeof(td_tensor *)),

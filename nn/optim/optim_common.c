@@ -219,6 +219,7 @@ static int make_table(td_optim *o)
 
 void td_optim_step(td_optim *optim)
 {
+    td_params_follow(optim->params);
     int slices = make_table(optim);
     td_tensor *flat = td_params_flat(optim->params);
     if (slices > 0 || optim->kind->together) {
@@ -239,6 +240,7 @@ void td_optim_step(td_optim *optim)
 void td_zero_grad(td_optim *optim)
 {
     double begin = td_steps_observed() ? td_clock() : 0.0;
+    td_params_follow(optim->params);
     for (int i = 0; i < td_params_count(optim->params); i++) {
         td_tensor *leaf = td_params_get(optim->params, i)->tensor;
         if (td_is_leaf(leaf)) { /* one that was frozen meanwhile is none any more */

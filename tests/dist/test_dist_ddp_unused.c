@@ -3,6 +3,7 @@
 #include "nn/internal.h"
 #include "tests/dist/ddp_job.h"
 #include "tests/help/dist_procs.h"
+#include "tests/help/expect_fatal.h"
 
 #include <setjmp.h>
 #include <signal.h>
@@ -147,6 +148,82 @@ static void test_an_unused_parameter_of_one_rank_ends_all(void **state)
     procs_succeed(3, limit, run_unused_on_one, NULL);
 }
 
+/* Frozen after td_ddp, and perhaps trained again: the message says so, with each way of sharding.
+ */
+typedef struct freeze_case {
+    int stage;
+    bool finds_unused, again;
+} freeze_case;
+
+static int run_frozen_later(int rank, int size, void *arg)
+{
+    const freeze_case *c = arg;
+    procs_init(rank, size, 20.0);
+    ddp_job job;
+    td_module *net = branch_net();
+    td_tensor *early = td_module_find(net, "one")->tensors[0].tensor;
+    td_requires_grad(early, false);
+    job.net = td_ddp(net, .strategy = c->stage > 0 ? td_zero(c->stage) : NULL,
+                     .find_unused_parameters = c->finds_unused);
+    job.optim = td_adam(td_parameters(job.net), .lr = 0.01);
+    job_data(&job, JOB_MLP, TD_F32, rank * 4, rank * 4 + 4);
+    noted n = { 0, "" };
+    td_ddp_on_error(job.net, note_error, &n);
+    set_mask(job.net, 7);
+    job_step(&job);
+    REQUIRE(n.count == 0 && td_grad(early) == NULL);
+    td_tensor *later = td_module_find(job.net, "two")->tensors[1].tensor;
+    td_requires_grad(later, false);
+    td_requires_grad(later, c->again);
+    job_backward(&job, 1.0);
+    REQUIRE(n.count == 1);
+    REQUIRE(strstr(n.message, "'two.bias' was frozen after td_ddp") != NULL);
+    return 0;
+}
+
+static void test_frozen_later(void **state)
+{
+    (void)state;
+    freeze_case cases[] = { { 0 },
+                            { .again = true },
+                            { .finds_unused = true },
+                            { .finds_unused = true, .again = true },
+                            { .stage = 1 },
+                            { .stage = 2 },
+                            { .stage = 3 } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        procs_succeed(2, limit, run_frozen_later, &cases[i]);
+    }
+}
+
+/* Frozen before td_ddp: it cannot take part later, nor after td_parameters. */
+static int run_frozen_early(int rank, int size, void *arg)
+{
+    (void)arg;
+    procs_init(rank, size, 20.0);
+    td_module *net = branch_net();
+    td_tensor *weight = td_module_find(net, "one")->tensors[0].tensor;
+    td_requires_grad(weight, false);
+    td_optim *optim = td_sgd(td_parameters(td_ddp(net)), .lr = 0.1);
+    td_zero_grad(optim);
+    td_requires_grad(weight, true);
+    expect_fatal("'one.weight' f32[5,13] cpu:0 takes gradients, but was frozen at td_ddp",
+                 td_zero_grad(optim));
+    td_module *listed = branch_net();
+    td_requires_grad(td_module_find(listed, "one")->tensors[0].tensor, false);
+    (void)td_parameters(listed);
+    expect_fatal("call td_ddp before td_parameters", td_ddp(listed));
+    REQUIRE(strstr(fatal_message(), "test_dist_ddp_unused.c:") != NULL);
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_frozen_early(void **state)
+{
+    (void)state;
+    procs_succeed(2, limit, run_frozen_early, NULL);
+}
+
 /* Each rank takes other branches in each step; "three" is used nowhere. One process does the same
  * with the sum of the ranks' losses. */
 static int run_usage_map(int rank, int size, void *arg)
@@ -268,6 +345,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_an_unused_parameter_is_named_at_once),
         cmocka_unit_test(test_an_unused_parameter_of_one_rank_ends_all),
+        cmocka_unit_test(test_frozen_later),
+        cmocka_unit_test(test_frozen_early),
         cmocka_unit_test(test_the_usage_map_with_branches_by_rank),
         cmocka_unit_test(test_no_sync_with_branches_by_rank),
         cmocka_unit_test(test_static_graph),

@@ -3,6 +3,11 @@
 #include "tests/help/expect_fatal.h"
 #include "autograd/hooks.h"
 #include "autograd/tape.h"
+#include "nn/extra/compact.h"
+#include "nn/extra/ema.h"
+#include "nn/extra/muon.h"
+#include "nn/extra/optimizers.h"
+#include "tests/help/temp_folder.h"
 #include "tensor/extend.h"
 #include "nn/module.h"
 
@@ -125,14 +130,23 @@ static void test_model_goes_on(void **state)
     td_module_free(late);
 }
 
-static void test_frozen_stay_out(void **state)
+/* ---- frozen parameters ---- */
+
+static td_tensor *weight_of(td_module *net)
+{
+    return td_module_find(net, "0")->tensors[0].tensor;
+}
+
+static void test_frozen_come_last(void **state)
 {
     (void)state;
     td_module *net = small_net();
-    td_requires_grad(td_module_find(net, "0")->tensors[0].tensor, false);
+    td_requires_grad(weight_of(net), false);
     td_params *params = td_parameters(net);
-    assert_int_equal(td_params_count(params), 3);
+    assert_int_equal(td_params_count(params), 4);
     assert_string_equal(td_params_get(params, 0)->name, "0.bias");
+    assert_string_equal(td_params_get(params, 3)->name, "0.weight");
+    assert_null(td_grad(weight_of(net)));
     td_module_free(net);
 
     net = td_nn_sequential(td_nn_relu()); /* a model without parameters */
@@ -140,6 +154,131 @@ static void test_frozen_stay_out(void **state)
     assert_non_null(params);
     assert_int_equal(td_params_count(params), 0);
     td_module_free(net);
+}
+
+typedef td_optim *(*optim_maker)(td_params *params);
+
+static td_optim *make_sgd(td_params *params)
+{
+    return td_sgd(params, .lr = 0.05, .momentum = 0.9, .weight_decay = 0.01);
+}
+
+static td_optim *make_adamw(td_params *params)
+{
+    return td_adamw(params, .lr = 0.05, .weight_decay = 0.01);
+}
+
+static td_optim *make_compact(td_params *params)
+{
+    return td_adam_compact(params, .lr = 0.05, .bits = 8);
+}
+
+static td_optim *make_adafactor(td_params *params)
+{
+    return td_adafactor(params, .lr = 0.05);
+}
+
+static td_optim *make_muon(td_params *params)
+{
+    return td_muon(params, .lr = 0.05, .momentum = 0.9);
+}
+
+/* Eight steps with clipping and averages, in which 0.weight trains in steps that are not in the
+ * mask `frozen`: because td_requires_grad says so, or because its gradient is dropped. */
+static void run_frozen(optim_maker make, int frozen, bool drops, double *values, double *averages)
+{
+    td_module *net = small_net();
+    td_tensor *x = pictures(), *weight = weight_of(net);
+    td_requires_grad(weight, drops || (frozen & 1) == 0);
+    td_params *params = td_parameters(net);
+    td_optim *optim = make(params);
+    td_ema *ema = td_ema_new(net, .decay = 0.5);
+    for (int step = 0; step < 8; step++) {
+        bool now = frozen >> step & 1;
+        td_requires_grad(weight, drops || !now);
+        td_step_begin();
+        td_tensor *y = td_forward(net, x);
+        if (step % 2 == 0) {
+            td_zero_grad(optim);
+        }
+        td_backward(td_mean(td_mul(y, y)));
+        if (now && drops) {
+            td_zero_grad_of(weight);
+        }
+        td_clip_grad_norm(params, 0.5);
+        td_optim_step(optim);
+        td_ema_update(ema);
+        td_zero_grad(optim);
+        td_step_end();
+    }
+    td_read(weight, values, TD_F64);
+    td_ema_swap(ema);
+    td_read(weight, averages, TD_F64);
+    td_ema_free(ema);
+    td_optim_free(optim);
+    td_free(x);
+    td_module_free(net);
+}
+
+/* Frozen at first, or for a time: what trains, trains as if the gradient had not been there. */
+static void test_frozen_train_again(void **state)
+{
+    (void)state;
+    const optim_maker makers[] = { make_sgd, make_adamw, make_compact, make_adafactor, make_muon };
+    const int masks[] = { 0x07, 0x1c, 0x55, 0xf0 };
+    for (int m = 0; m < 5; m++) {
+        for (int k = 0; k < 4; k++) {
+            if (makers[m] == make_compact && (masks[k] & 1) != 0) {
+                continue; /* which draws by the parameter's number, and frozen ones come last */
+            }
+            double values[2][54], averages[2][54];
+            for (int drops = 0; drops < 2; drops++) {
+                run_frozen(makers[m], masks[k], drops, values[drops], averages[drops]);
+            }
+            assert_memory_equal(values[0], values[1], sizeof values[0]);
+            assert_memory_equal(averages[0], averages[1], sizeof averages[0]);
+        }
+    }
+}
+
+/* A checkpoint of a frozen body, with averages, goes on into a model that is all trained, and the
+ * other way round. */
+static void test_frozen_in_checkpoints(void **state)
+{
+    (void)state;
+    for (int before = 0; before < 2; before++) {
+        for (int after = 0; after < 2; after++) {
+            const char *path = temp_path("frozen");
+            double values[2][54];
+            for (int run = 0; run < 2; run++) {
+                td_module *net = small_net();
+                td_tensor *x = pictures();
+                td_requires_grad(weight_of(net), run == 0 ? !before : !after);
+                if (run == 0) {
+                    td_fill_(weight_of(net), 0.25);
+                }
+                td_optim *optim = make_sgd(td_parameters(net));
+                td_ema *ema = td_ema_new(net, .decay = 0.5);
+                if (run == 0) {
+                    run_step(net, x);
+                    td_optim_step(optim);
+                    td_ema_update(ema);
+                    assert_int_equal(td_checkpoint_save(path, net, .optim = optim, .ema = ema),
+                                     TD_OK);
+                } else {
+                    assert_int_equal(td_checkpoint_load(path, net, .optim = optim, .ema = ema),
+                                     TD_OK);
+                }
+                td_ema_swap(ema);
+                td_read(weight_of(net), values[run], TD_F64);
+                td_ema_free(ema);
+                td_optim_free(optim);
+                td_free(x);
+                td_module_free(net);
+            }
+            assert_memory_equal(values[0], values[1], sizeof values[0]);
+        }
+    }
 }
 
 static void test_whole_model_only(void **state)
@@ -361,7 +500,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_layout),
         cmocka_unit_test(test_model_goes_on),
-        cmocka_unit_test(test_frozen_stay_out),
+        cmocka_unit_test(test_frozen_come_last),
+        cmocka_unit_test(test_frozen_train_again),
+        cmocka_unit_test_setup_teardown(test_frozen_in_checkpoints, temp_folder_setup,
+                                        temp_folder_teardown),
         cmocka_unit_test(test_whole_model_only),
         cmocka_unit_test(test_reorder),
         cmocka_unit_test(test_reorder_while_training),

@@ -88,8 +88,33 @@ static td_status check_static(td_ddp_state *s)
     return TD_OK;
 }
 
-/* Fails if a parameter got no gradient. The other ranks wait for its unit, so the group is aborted
- * with the reason. */
+/* The other ranks wait for a unit that does not come: the group is aborted with the reason. */
+static void abort_group(const td_ddp_state *s, const char *reason)
+{
+    char text[800];
+    snprintf(text, sizeof text, "rank %d: %s", td_group_rank(s->group), reason);
+    td_group_abort(s->group, text);
+}
+
+/* A parameter that was frozen has lost its hook, also if it takes gradients again. */
+static td_status require_hooks(td_ddp_state *s)
+{
+    for (int i = 0; i < s->count; i++) {
+        const td_param *p = td_params_get(s->params, i);
+        if (!td_has_grad_hook(p->tensor, s->reducer.params[i].hook)) {
+            char reason[700];
+            snprintf(reason, sizeof reason,
+                     "'%.500s' was frozen after td_ddp, which waits for its gradient: freeze before "
+                     "td_ddp and td_parameters, on all ranks",
+                     p->name);
+            abort_group(s, reason);
+            return td_fail(TD_E_MISMATCH, "%s", reason);
+        }
+    }
+    return TD_OK;
+}
+
+/* Fails if a parameter got no gradient. */
 static td_status require_all(td_ddp_state *s)
 {
     char names[600] = "";
@@ -109,10 +134,9 @@ static td_status require_all(td_ddp_state *s)
     if (missing == 0) {
         return TD_OK;
     }
-    char reason[800];
-    snprintf(reason, sizeof reason, "rank %d: no gradient for %s (find_unused_parameters)",
-             td_group_rank(s->group), names);
-    td_group_abort(s->group, reason);
+    char reason[700];
+    snprintf(reason, sizeof reason, "no gradient for %s (find_unused_parameters)", names);
+    abort_group(s, reason);
     return td_fail(TD_E_MISMATCH,
                    "%d parameter%s got no gradient in this backward, so its bucket cannot be "
                    "reduced: %s. If the loss does not always depend on all parameters, set "
@@ -125,14 +149,19 @@ static td_status on_missing(td_ddp_part *part, td_ddp_state *s, td_ddp_event eve
 {
     (void)part, (void)unit;
     bool backward = s->reducer.ready_count > 0; /* a rank without data adds nothing */
-    return event == TD_DDP_FINISH && backward && s->failure.status == TD_OK ? require_all(s)
-                                                                            : TD_OK;
+    if (event != TD_DDP_FINISH || !backward || s->failure.status != TD_OK) {
+        return TD_OK;
+    }
+    TD_TRY(require_hooks(s));
+    return require_all(s);
 }
 
 static td_status on(td_ddp_part *part, td_ddp_state *s, td_ddp_event event, td_ddp_unit *unit)
 {
     usage *u = (usage *)part;
     switch (event) {
+    case TD_DDP_FINISH:
+        return require_hooks(s);
     case TD_DDP_LAUNCH:
         keep(u, s, unit);
         return TD_OK;
