@@ -103,10 +103,11 @@ static td_status require_hooks(td_ddp_state *s)
         const td_param *p = td_params_get(s->params, i);
         if (!td_has_grad_hook(p->tensor, s->reducer.params[i].hook)) {
             char reason[700];
-            snprintf(reason, sizeof reason,
-                     "'%.500s' was frozen after td_ddp, which waits for its gradient: freeze before "
-                     "td_ddp and td_parameters, on all ranks",
-                     p->name);
+            snprintf(
+                reason, sizeof reason,
+                "'%.500s' was frozen after td_ddp, which waits for its gradient: freeze before "
+                "td_ddp and td_parameters, on all ranks",
+                p->name);
             abort_group(s, reason);
             return td_fail(TD_E_MISMATCH, "%s", reason);
         }
