@@ -32,13 +32,15 @@ td_tensor *td_cross_entropy_at(td_cross_entropy_options options, td_site at);
 #define TD_IGNORE_ZERO INT64_MAX
 
 /* td_linear_cross_entropy(x, w, labels, ...): td_cross_entropy of the logits td_linear(x, w, NULL),
- * for the head of a language model: x [...,d], w [V,d], labels i64 [...] in [0, V). TD_LOSS_NONE
- * gives [N] for N labels. */
+ * for the head of a language model: x [...,d], w [V,d], labels i64 [...] in [0, V). On the CPU
+ * the whole logits never exist, unless the vocabulary is one chunk; the backward computes each
+ * chunk again. TD_LOSS_NONE gives [N] for N labels, and has no chunks. */
 typedef struct td_linear_cross_entropy_options {
     int begin_;
     td_tensor *x, *w, *labels;
     int64_t ignore_index; /* as td_cross_entropy's */
     td_loss_reduction reduction;
+    int64_t chunk; /* words computed together; 0: 4096, or more if that takes up to 16 MB */
 } td_linear_cross_entropy_options;
 td_tensor *td_linear_cross_entropy_at(td_linear_cross_entropy_options options, td_site at);
 

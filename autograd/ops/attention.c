@@ -12,11 +12,6 @@ typedef struct attention_heads {
 
 /* ---- checks ---- */
 
-static int64_t positive(int64_t n, int64_t otherwise)
-{
-    return n > 0 ? n : otherwise;
-}
-
 /* qkv as [B,T,(H + 2 G) h]; sets the numbers of heads if the shape says them. */
 static td_tensor *checked_packed(td_attention_options *o, td_site at)
 {
@@ -25,9 +20,9 @@ static td_tensor *checked_packed(td_attention_options *o, td_site at)
         o->heads = x->shape[3];
         x = td_flatten_at(x, 2, at);
     }
-    o->kv_heads = positive(o->kv_heads, o->heads);
-    TD_REQUIRE(x->ndim == 3 && o->heads > 0 && o->heads % o->kv_heads == 0 && x->shape[2] > 0 &&
-                   x->shape[2] % (o->heads + 2 * o->kv_heads) == 0,
+    o->kv_heads = o->kv_heads != 0 ? o->kv_heads : o->heads;
+    TD_REQUIRE(x->ndim == 3 && o->heads > 0 && o->kv_heads > 0 && o->heads % o->kv_heads == 0 &&
+                   x->shape[2] > 0 && x->shape[2] % (o->heads + 2 * o->kv_heads) == 0,
                at,
                "attention: qkv%s must be [B,T,(heads + 2 kv_heads) width] or [B,T,3,heads,width]; "
                "there are %lld heads and %lld kv_heads, which must divide the heads",
@@ -38,7 +33,7 @@ static td_tensor *checked_packed(td_attention_options *o, td_site at)
 static attention_heads checked_three(const td_attention_options *o, td_site at)
 {
     td_rule rule = TD_RULE_OF(attention);
-    attention_heads x = { td_op_input(o->q, "attention", "q (or qkv)", rule, at),
+    attention_heads x = { td_op_input(o->q, "attention", "q", rule, at),
                           td_op_input(o->k, "attention", "k", rule, at),
                           td_op_input(o->v, "attention", "v", rule, at) };
     td_check_match(x.q, x.k, "attention", at);
@@ -148,13 +143,12 @@ static void attention_backward(td_node *node, const td_tensor *dy)
     td_tensor parts[3], grads[3];
     td_op_gradient slots[3] = { { 0 } };
     td_attention_grad_args args;
+    td_site at = td_node_site(node);
     int inputs = p->heads > 0 ? 1 : 3;
     for (int i = 0; i < inputs; i++) {
-        const td_tensor *x = td_saved(node, i);
-        parts[i] = *x;
-        slots[i] = td_op_grad_begin(node, i, x, !td_op_repeats(node, i));
-        grads[i] =
-            slots[i].grad != NULL ? *slots[i].grad : *td_step_new_like(x, td_node_site(node));
+        parts[i] = *td_saved(node, i);
+        slots[i] = td_op_grad_begin(node, i, &parts[i], !td_op_repeats(node, i));
+        grads[i] = slots[i].grad != NULL ? *slots[i].grad : *td_step_new_like(&parts[i], at);
         args.accumulate[i] = slots[i].accumulate;
     }
     if (inputs == 1) {
@@ -164,7 +158,7 @@ static void attention_backward(td_node *node, const td_tensor *dy)
         args.accumulate[1] = args.accumulate[2] = args.accumulate[0];
     }
     int64_t heads = parts[0].shape[2], width = parts[0].shape[3];
-    td_tensor *dense = td_op_row_major((td_tensor *)(uintptr_t)dy, td_node_site(node));
+    td_tensor *dense = td_op_row_major((td_tensor *)(uintptr_t)dy, at);
     td_tensor y_heads = heads_view(y, 0, heads, width), lse = *td_saved(node, 4);
     td_tensor dy_heads = heads_view(dense, 0, heads, width);
     args.forward =
@@ -179,7 +173,7 @@ static void attention_backward(td_node *node, const td_tensor *dy)
     }
 }
 
-/* inputs: the packed tensor, or the three. */
+/* inputs: the packed tensor and NULL, or the three. */
 static td_tensor *by_kernel(td_tensor *const *inputs, const attention_params *params, td_site at)
 {
     bool packed = params->heads > 0;
@@ -187,7 +181,8 @@ static td_tensor *by_kernel(td_tensor *const *inputs, const attention_params *pa
     if (packed) {
         part_views(inputs[0], params, parts);
     }
-    const td_tensor *q = packed ? &parts[0] : inputs[0];
+    const td_tensor *q = packed ? &parts[0] : inputs[0], *k = packed ? &parts[1] : inputs[1];
+    const td_tensor *v = packed ? &parts[2] : inputs[2];
     int64_t batch = q->shape[0], queries = q->shape[1], heads = q->shape[2], width = q->shape[3];
     td_tensor *y = td_step_new(TD_SHAPE(batch, queries, heads * width), q->dtype, TD_ROW_MAJOR,
                                td_device_of(q), at);
@@ -195,18 +190,12 @@ static td_tensor *by_kernel(td_tensor *const *inputs, const attention_params *pa
         td_step_new(TD_SHAPE(batch, heads, queries), q->dtype == TD_F64 ? TD_F64 : TD_F32,
                     TD_ROW_MAJOR, td_device_of(q), at);
     td_tensor y_heads = heads_view(y, 0, heads, width);
-    td_attention_args args = { q,
-                               packed ? &parts[1] : inputs[1],
-                               packed ? &parts[2] : inputs[2],
-                               &y_heads,
-                               lse,
-                               params->causal,
-                               params->scale };
+    td_attention_args args = { q, k, v, &y_heads, lse, params->causal, params->scale };
     td_kernels_of(td_device_of(q))->attention(&args);
-    td_tensor *k = packed ? NULL : inputs[1], *v = packed ? NULL : inputs[2];
     return TD_RECORD(at, .op = "attention", .backward = attention_backward, .out = y,
-                     .inputs = { inputs[0], k, v }, .saved = { inputs[0], k, v, y, lse },
-                     .params = params, .params_size = sizeof *params);
+                     .inputs = { inputs[0], inputs[1], inputs[2] },
+                     .saved = { inputs[0], inputs[1], inputs[2], y, lse }, .params = params,
+                     .params_size = sizeof *params);
 }
 
 /* ---- composed ---- */
@@ -252,19 +241,18 @@ td_tensor *td_attention_at(td_attention_options o, td_site at)
 {
     td_check_tensor(o.qkv != NULL ? o.qkv : o.q, "attention", "qkv", at);
     td_tensor *packed = o.qkv != NULL ? checked_packed(&o, at) : NULL;
-    attention_heads x = { NULL };
     attention_params params = { .causal = !o.full };
     bool cached = o.k_cache != NULL || o.v_cache != NULL;
     bool kernel = td_kernels_of(td_device_of(packed != NULL ? packed : o.q))->attention != NULL &&
                   !td_operations_observed();
     if (packed != NULL && kernel && !cached && td_numel(packed) > 0) {
-        params.heads = o.heads;
-        params.kv_heads = o.kv_heads;
         int64_t width = packed->shape[2] / (o.heads + 2 * o.kv_heads);
-        params.scale = checked_scale(o.scale, width, at);
-        return by_kernel(&packed, &params, at);
+        params =
+            (attention_params){ o.heads, o.kv_heads, !o.full, checked_scale(o.scale, width, at) };
+        return by_kernel((td_tensor *[3]){ packed }, &params, at);
     }
-    x = packed != NULL ? unpacked(packed, o.heads, o.kv_heads, at) : checked_three(&o, at);
+    attention_heads x =
+        packed != NULL ? unpacked(packed, o.heads, o.kv_heads, at) : checked_three(&o, at);
     if (cached) {
         use_caches(&x, &o, at);
     }

@@ -70,18 +70,23 @@ static void check_labels_but(const td_tensor *labels, int64_t classes, int64_t i
     }
 }
 
-static void check_labels(const td_tensor *x, const td_tensor *labels, int64_t ignored,
-                         const char *op, td_site at)
+void td_op_check_labels(const td_tensor *labels, int64_t classes, int64_t ignored, const char *op,
+                        td_site at)
 {
-    int64_t bad, classes = x->shape[1];
+    int64_t bad;
     if (ignored != TD_IGNORES_NONE) {
         check_labels_but(labels, classes, ignored, op, at);
         return;
     }
     TD_REQUIRE(td_checked_by_device(labels, classes, op, "label", at) ||
-                   td_kernels_of(td_device_of(x))->indices_in_range(labels, classes, &bad),
-               at, "%s: label %lld with logits%s: labels must be 0 to %lld", op, (long long)bad,
-               TD_SHAPE_TEXT(x), (long long)classes - 1);
+                   td_kernels_of(td_device_of(labels))->indices_in_range(labels, classes, &bad),
+               at, "%s: label %lld with %lld classes: labels must be 0 to %lld", op, (long long)bad,
+               (long long)classes, (long long)classes - 1);
+}
+
+int64_t td_op_ignored(int64_t ignore_index)
+{
+    return ignore_index == 0 ? TD_IGNORES_NONE : ignore_index == TD_IGNORE_ZERO ? 0 : ignore_index;
 }
 
 /* ---- rows ---- */
@@ -120,14 +125,12 @@ static td_tensor *entropy(const char *op, td_tensor *x, td_tensor *labels, td_te
 {
     td_entropy_params params = {
         .smoothing = smoothing,
-        .ignore = ignore_index == 0                ? TD_IGNORES_NONE
-                  : ignore_index == TD_IGNORE_ZERO ? 0
-                                                   : ignore_index,
+        .ignore = td_op_ignored(ignore_index),
         .sum = reduction == TD_LOSS_SUM,
     };
     check_shapes(x, labels, op, at);
     weight = checked_weight(x, weight, op, at);
-    check_labels(x, labels, params.ignore, op, at);
+    td_op_check_labels(labels, x->shape[1], params.ignore, op, at);
     td_tensor *flat = labels->ndim == 1 ? labels : td_reshape_at(labels, TD_SHAPE(-1), at);
     td_tensor *loss =
         losses_of_rows(op, to_rows(x, at), flat, weight, &params, log_softmax, reduction, at);

@@ -64,6 +64,30 @@ td_tensor *td_instance_norm_at(td_tensor *x, td_tensor *weight, td_tensor *bias,
     return td_is_half(x->dtype) ? td_cast_at(y, x->dtype, at) : y;
 }
 
+/* ---- RMS normalisation ---- */
+
+static void rms_norm_backward(td_node *node, const td_tensor *dy)
+{
+    const td_tensor *x = td_saved(node, 0);
+    dy = td_op_row_major((td_tensor *)(uintptr_t)dy, td_node_site(node));
+    td_op_gradient dx = td_op_grad_begin(node, 0, x, td_is_contiguous(td_node_input(node, 0)));
+    td_op_gradient dweight = td_op_grad_begin(node, 1, td_node_input(node, 1), true);
+    td_kernels_of(td_device_of(x))
+        ->rms_norm_grad(dx.grad, dweight.grad, dy, x, td_saved(node, 1), td_saved(node, 2),
+                        dx.accumulate, dweight.accumulate);
+    td_op_grad_end(node, 0, &dx);
+}
+
+static td_tensor *rms_norm_rows(td_tensor *x, td_tensor *weight, double eps, td_site at)
+{
+    td_tensor *rows = td_op_row_major(x, at), *y = td_step_new_like(rows, at);
+    td_shape per_row = TD_SHAPE(td_numel(x) / x->shape[x->ndim - 1]);
+    td_tensor *inv_rms = td_step_new(per_row, x->dtype, TD_ROW_MAJOR, td_device_of(x), at);
+    td_kernels_of(td_device_of(x))->rms_norm(y, inv_rms, rows, weight, eps);
+    return TD_RECORD(at, .op = "rms_norm", .backward = rms_norm_backward, .out = y,
+                     .inputs = { x, weight }, .saved = { rows, weight, inv_rms });
+}
+
 td_tensor *td_rms_norm_at(td_tensor *x, td_tensor *weight, double eps, td_site at)
 {
     double usual = x != NULL && x->dtype == TD_F64 ? DBL_EPSILON : FLT_EPSILON;
@@ -75,11 +99,20 @@ td_tensor *td_rms_norm_at(td_tensor *x, td_tensor *weight, double eps, td_site a
     }
     TD_REQUIRE(fits, at, "rms_norm: weight%s does not fit the last dimensions of x%s",
                weight != NULL ? TD_SHAPE_TEXT(weight) : "", TD_SHAPE_TEXT(x));
+    eps = td_or_usual(eps, usual);
+    bool kernel = td_kernels_of(td_device_of(x))->rms_norm != NULL && !td_operations_observed();
+    if (kernel && dims == 1 && td_numel(x) > 0) {
+        if (weight != NULL) {
+            weight = td_op_input(weight, "rms_norm", "weight", TD_RULE_OF(rms_norm), at);
+            td_check_match(x, weight, "rms_norm", at);
+        }
+        return rms_norm_rows(x, weight, eps, at);
+    }
     td_tensor *mean = td_mul_at(x, x, at);
     for (int d = 1; d <= dims; d++) {
         mean = td_mean_dim_at(mean, -d, true, at);
     }
-    td_tensor *scale = td_pow_at(td_add_scalar_at(mean, td_or_usual(eps, usual), at), -0.5, at);
+    td_tensor *scale = td_pow_at(td_add_scalar_at(mean, eps, at), -0.5, at);
     td_tensor *y = td_mul_at(x, scale, at);
     return weight != NULL ? td_mul_at(y, weight, at) : y;
 }

@@ -100,6 +100,14 @@ void td_op_grad_channel_sum(td_node *node, int i, const td_tensor *dy, int chann
 td_tensor *td_op_group_norm_image(td_tensor *x, int64_t groups, td_tensor *weight, td_tensor *bias,
                                   double eps, td_site at);
 
+/* ---- cross-entropy: what labels share (cross_entropy.c) ---- */
+
+/* Fatal where a label is no class, unless it is ignored (TD_IGNORES_NONE: none is). */
+void td_op_check_labels(const td_tensor *labels, int64_t classes, int64_t ignored, const char *op,
+                        td_site at);
+/* The options' ignore_index, as the kernels want it. */
+int64_t td_op_ignored(int64_t ignore_index);
+
 /* (size + 2 pad - dilation (kernel-1) - 1) / stride + 1: how often a window fits; 0 if it does
  * not. */
 int64_t td_op_windows(int64_t size, int64_t kernel, int stride, int pad, int dilation);

@@ -3,11 +3,9 @@
 
 #include "tensor/cpu/bf16_kernels.h"
 #include "tensor/cpu/conv_internal.h"
+#include "tensor/cpu/gemm_few.h"
 
 enum {
-    /* Columns of A that are summed in registers before C is touched: a panel of B of this height
-     * (32 KB) stays in the first-level cache while the rows of A pass by. */
-    BLOCK_K = 128,
     BLOCK_M = 96, /* rows of C in a task */
     PACK_K = 512, /* rows of B in a packing task */
     /* B is used where it lies if its rows are dense and fewer rows of A than this pass by: packing
@@ -101,7 +99,7 @@ size_t td_gemm_workspace(const td_gemm_desc *desc)
 {
     td_conv_space space = { 0 };
     plan p;
-    if (!is_empty(desc)) {
+    if (!is_empty(desc) && !td_gemm_is_few(desc)) {
         make_plan(&p, desc, &space);
     }
     return (size_t)space.used;
@@ -179,7 +177,7 @@ static void pack_task(void *ctx, int64_t task)
 static void multiply_panel(const plan *p, td_gemm_block *block, const char *a, const char *b,
                            const void *bias)
 {
-    int64_t size = (int64_t)p->kernels->size, most = p->desc->bf16 ? p->k : BLOCK_K, k0 = 0;
+    int64_t size = (int64_t)p->kernels->size, most = p->desc->bf16 ? p->k : TD_GEMM_BLOCK_K, k0 = 0;
     td_gemm_term terms[TD_BF16_TERMS];
     block->terms = terms;
     block->accumulate = p->desc->accumulate;
@@ -235,6 +233,10 @@ static void multiply_task(void *ctx, int64_t task)
 void td_gemm(td_pool *pool, const td_gemm_desc *desc, void *workspace)
 {
     if (is_empty(desc)) {
+        return;
+    }
+    if (td_gemm_is_few(desc)) {
+        td_gemm_few(pool, desc);
         return;
     }
     td_conv_space space = { .base = workspace };

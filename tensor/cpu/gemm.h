@@ -16,6 +16,12 @@
 #include "tensor/cpu/turns.h"
 #include "tensor/dtype.h"
 
+enum {
+    /* Columns of A that are summed in registers before C is touched: a panel of B of this height
+     * (32 KB) stays in the first-level cache while the rows of A pass by. */
+    TD_GEMM_BLOCK_K = 128,
+};
+
 typedef struct td_gemm_desc {
     td_dtype dtype; /* TD_F32 or TD_F64; with `bf16` C's, TD_F32 or TD_BF16 */
     int64_t m, n, k;

@@ -72,7 +72,17 @@ typedef struct td_attention_tile {
     const void *lse, *dots;
 } td_attention_tile;
 
-typedef struct td_attention_loops {
+/* c (m x n) = a b, sums of k terms as the micro-kernels make them; rows of b are dense. */
+typedef struct td_few_rows {
+    int64_t m, n, k;
+    const void *a, *b;
+    int64_t a_row, a_col, b_row, c_row;
+    void *c;
+} td_few_rows;
+
+/* f32 and f64; rope bf16, too. */
+typedef struct td_transformer_loops {
+    /* loops_attention.inc */
     /* scores -> exp(scale (score - top)) */
     void (*tile)(const td_attention_tile *tile);
     /* scores -> p = exp(scale score - lse); grads, of p, -> those of scores, p (grad - dots) scale
@@ -83,7 +93,15 @@ typedef struct td_attention_loops {
     /* rows of n elements *= factor[row] */
     void (*scale_rows)(int64_t rows, int64_t n, void *x, const void *factor);
     double (*dot)(int64_t n, const void *a, const void *b);
-} td_attention_loops;
+    /* loops_rope.inc: a row of pairs turns; turns: their cosines, then their sines. */
+    void (*rope)(int64_t pairs, bool interleaved, void *y, const void *x, const void *turns,
+                 bool accumulate);
+    /* loops_softmax.inc, cross-entropy of a row that comes in pieces: n more logits for the sum of
+     * exponentials of the distances to `top`, the largest one so far; x = exp(x - lse) scale. */
+    void (*add_exponentials)(int64_t n, const void *x, double *top, double *sum);
+    void (*entropy_piece_grad)(int64_t n, void *x, double lse, double scale);
+    void (*few_rows)(const td_few_rows *product); /* loops_few.inc */
+} td_transformer_loops;
 
 typedef struct td_loops {
     /* f32 and f64; ops_elements.c takes 16-bit floats through f32, piece by piece. */
@@ -125,19 +143,20 @@ typedef struct td_loops {
     /* to = or += dy where y > 0 and 0 elsewhere; y NULL: dy. */
     void (*masked)(int64_t n, void *to, bool accumulate, const void *dy, const void *y);
     /* loops_layer_norm.inc: one row of layer normalisation, and its gradient by x (dx NULL: only
-     * the sums), which also adds to the sums over rows of dy * x_hat and dy (NULL: not wanted). */
+     * the sums), which also adds to the sums over rows of dy * x_hat and dy (NULL: not wanted). Not
+     * centred: RMS normalisation. */
     void (*layer_norm)(int64_t d, void *y, const void *x, const void *weight, const void *bias,
-                       double eps, double *mean, double *inv_std);
+                       double eps, bool centred, double *mean, double *inv_std);
     void (*layer_norm_grad)(int64_t d, void *dx, bool add, double *sum_dyx, double *sum_dy,
-                            const void *dy, const void *x, const void *weight, double mean,
-                            double inv_std);
+                            const void *dy, const void *x, const void *weight, bool centred,
+                            double mean, double inv_std);
 
     /* loops_softmax.inc: `columns` (at most TD_SOFTMAX_COLUMNS) next to each other, d rows of them,
      * `step` apart. step 1: one column, which is a row in memory. */
     void (*softmax)(int64_t d, int64_t columns, int64_t step, void *y, const void *x, bool log);
     void (*softmax_grad)(int64_t d, int64_t columns, int64_t step, void *dx, const void *dy,
                          const void *y, bool log, bool accumulate);
-    td_attention_loops attention; /* loops_attention.inc */
+    td_transformer_loops transformer;
     /* One row of cross-entropy: writes log_p (NULL: logits are it) and returns the row's loss; and
      * its gradient, times `scale`. weight NULL: ones. */
     double (*cross_entropy)(int64_t k, void *log_p, const void *logits, int64_t label,

@@ -123,15 +123,15 @@ static void forward_tile(const attention_job *job, const forward_memory *m, int6
         tile.top = m->top;
         tile.sum = m->sum;
         tile.factor = m->factor;
-        t->loops->attention.tile(&tile);
+        t->loops->transformer.tile(&tile);
         if (k0 > 0) {
-            t->loops->attention.scale_rows(queries, t->width, m->sums, m->factor);
+            t->loops->transformer.scale_rows(queries, t->width, m->sums, m->factor);
         }
         td_left p = td_tiles_by_queries(t, m->scores, m->room, part);
         td_tiles_sum_keys(t, sums, p, td_right_from(t, m->v, k0), part, k0 > 0);
     }
-    t->loops->attention.end(&tile, m->lse);
-    t->loops->attention.scale_rows(queries, t->width, m->sums, m->factor);
+    t->loops->transformer.end(&tile, m->lse);
+    t->loops->transformer.scale_rows(queries, t->width, m->sums, m->factor);
     for (int64_t i = 0; i < queries; i++) {
         td_tiles_put(t, row_at(&job->y, batch, head, q0 + i), m->sums + t->of_sums[i], false);
     }
@@ -205,7 +205,7 @@ static void row_dots(const attention_job *job, const backward_memory *m, int64_t
             dy = wide;
             y = wide + t->width;
         }
-        td_store_element(m->dots, sums_dtype(job), i, t->loops->attention.dot(t->width, dy, y));
+        td_store_element(m->dots, sums_dtype(job), i, t->loops->transformer.dot(t->width, dy, y));
     }
 }
 
@@ -257,7 +257,7 @@ static void backward_tile(const attention_job *job, const backward_memory *m, in
     tile.grads = m->grads;
     tile.lse = m->lse + q0 * t->sum;
     tile.dots = m->dots + q0 * t->sum;
-    t->loops->attention.grad_tile(&tile);
+    t->loops->transformer.grad_tile(&tile);
     td_sink dv = { row_at(m->dv, batch, of, k0), m->dv->rows };
     td_sink dk = { row_at(m->dk, batch, of, k0), m->dk->rows };
     td_sink dq = { row_at(m->dq, batch, head, q0), m->dq->rows };

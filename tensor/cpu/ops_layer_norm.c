@@ -1,4 +1,4 @@
-/* Layer normalisation over contiguous rows of size d. */
+/* Layer and RMS normalisation over contiguous rows of size d. */
 #include "tensor/cpu/loops.h"
 #include "tensor/cpu/ops.h"
 #include "tensor/staged.h"
@@ -18,7 +18,7 @@ typedef struct layer_job {
     char *out; /* y, or dx (NULL: not wanted) */
     const char *x, *dy;
     const void *weight, *bias;
-    void *mean, *inv_std;
+    void *mean, *inv_std; /* mean NULL: RMS normalisation */
     double eps;
     bool accumulate;
     double *partial; /* [blocks][2][d]: sums of dy * x_hat and of dy; NULL: not wanted */
@@ -31,8 +31,10 @@ static void layer_norm_range(void *ctx, int64_t begin, int64_t end)
     for (int64_t r = begin; r < end; r++) {
         double mean, inv_std;
         job->loops->layer_norm(job->d, job->out + r * step, job->x + r * step, job->weight,
-                               job->bias, job->eps, &mean, &inv_std);
-        td_store_element(job->mean, job->dtype, r, mean);
+                               job->bias, job->eps, job->mean != NULL, &mean, &inv_std);
+        if (job->mean != NULL) {
+            td_store_element(job->mean, job->dtype, r, mean);
+        }
         td_store_element(job->inv_std, job->dtype, r, inv_std);
     }
 }
@@ -50,11 +52,11 @@ void td_cpu_layer_norm(td_tensor *y, td_tensor *mean, td_tensor *inv_std, const 
         .x = td_stage_in(&sx, x, TD_ROW_MAJOR),
         .weight = td_stage_in(&sw, weight, TD_ROW_MAJOR),
         .bias = td_stage_in(&sb, bias, TD_ROW_MAJOR),
-        .mean = td_ptr(mean),
+        .mean = mean != NULL ? td_ptr(mean) : NULL,
         .inv_std = td_ptr(inv_std),
         .eps = eps,
     };
-    int64_t rows = td_numel(mean);
+    int64_t rows = td_numel(inv_std);
     if (td_numel(x) > 0) {
         td_parallel(td_device_of(x), rows, td_item_chunk(rows, job.d), layer_norm_range, &job);
     }
@@ -73,9 +75,10 @@ static void layer_norm_grad_block(void *ctx, int64_t begin, int64_t end)
         memset(dyx, 0, (size_t)(2 * job->d) * sizeof *dyx);
     }
     for (int64_t r = begin; r < end; r++) {
+        double mean = job->mean != NULL ? td_load_element(job->mean, job->dtype, r) : 0.0;
         job->loops->layer_norm_grad(job->d, job->out ? job->out + r * step : NULL, job->accumulate,
                                     dyx, dy, job->dy + r * step, job->x + r * step, job->weight,
-                                    td_load_element(job->mean, job->dtype, r),
+                                    job->mean != NULL, mean,
                                     td_load_element(job->inv_std, job->dtype, r));
     }
 }
@@ -101,7 +104,7 @@ void td_cpu_layer_norm_grad(td_tensor *dx, td_tensor *dweight, td_tensor *dbias,
                             bool accumulate_dweight, bool accumulate_dbias)
 {
     td_device device = td_device_of(x);
-    int64_t rows = td_numel(mean), blocks = (rows + GRAD_ROWS - 1) / GRAD_ROWS;
+    int64_t rows = td_numel(inv_std), blocks = (rows + GRAD_ROWS - 1) / GRAD_ROWS;
     td_staged sdx, sdy, sx, sw;
     layer_job job = {
         .loops = td_loops_of(x->dtype),
@@ -112,7 +115,7 @@ void td_cpu_layer_norm_grad(td_tensor *dx, td_tensor *dweight, td_tensor *dbias,
         .x = td_stage_in(&sx, x, TD_ROW_MAJOR),
         .dy = td_stage_in(&sdy, dy, TD_ROW_MAJOR),
         .weight = td_stage_in(&sw, weight, TD_ROW_MAJOR),
-        .mean = td_ptr(mean),
+        .mean = mean != NULL ? td_ptr(mean) : NULL,
         .inv_std = td_ptr(inv_std),
         .accumulate = accumulate_dx,
     };
@@ -126,4 +129,18 @@ void td_cpu_layer_norm_grad(td_tensor *dx, td_tensor *dweight, td_tensor *dbias,
         td_scratch_free(device, job.partial);
     }
     td_stage_end(&sw, &sx, &sdy, &sdx);
+}
+
+void td_cpu_rms_norm(td_tensor *y, td_tensor *inv_rms, const td_tensor *x, const td_tensor *weight,
+                     double eps)
+{
+    td_cpu_layer_norm(y, NULL, inv_rms, x, weight, NULL, eps);
+}
+
+void td_cpu_rms_norm_grad(td_tensor *dx, td_tensor *dweight, const td_tensor *dy,
+                          const td_tensor *x, const td_tensor *weight, const td_tensor *inv_rms,
+                          bool accumulate_dx, bool accumulate_dweight)
+{
+    td_cpu_layer_norm_grad(dx, dweight, NULL, dy, x, weight, NULL, inv_rms, accumulate_dx,
+                           accumulate_dweight, false);
 }

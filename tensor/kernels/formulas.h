@@ -37,12 +37,13 @@
 #define TD_MISH_GATE(x) TD_MISH_GATE_OF(TD_MISH_EXP(x) * (TD_MISH_EXP(x) + (T)2))
 #define TD_MISH_SLOPE(x, t) ((t) + (x) * ((T)1 - (t) * (t)) * TD_SIGMOID(x))
 
-/* gelu by tanh: x (1 + h) / 2 with h = tanh(c (x + a x^3)), c = sqrt(2 / pi), a = 0.044715. */
-#define TD_GELU_TANH(x)                                                                            \
-    TD_MATH(tanh)((T)0.79788456080286535588 * ((x) + (T)0.044715 * (x) * (x) * (x)))
+/* gelu by tanh: x h with h = (1 + tanh(c (x + a x^3))) / 2 = 1 / (1 + exp(-2 c (x + a x^3))), which
+ * is one exponential; c = sqrt(2 / pi), a = 0.044715. */
+#define TD_GELU_GATE(x)                                                                            \
+    ((T)1 /                                                                                        \
+     ((T)1 + TD_MATH(exp)((x) * ((T)-1.5957691216057308 - (T)0.07135481627159936 * (x) * (x)))))
 #define TD_GELU_TANH_SLOPE(x, h)                                                                   \
-    ((T)0.5 * ((T)1 + (h)) + (T)0.5 * (x) * ((T)1 - (h) * (h)) * (T)0.79788456080286535588 *       \
-                                 ((T)1 + (T)0.134145 * (x) * (x)))
+    ((h) + (x) * (h) * ((T)1 - (h)) * ((T)1.5957691216057308 + (T)0.21406444881479808 * (x) * (x)))
 
 /* x^p. Roots are roots, as in PyTorch: C's pow(-inf, 0.5) is inf, pow(-0.0, -0.5) is inf. */
 #define TD_POW(x, p)                                                                               \

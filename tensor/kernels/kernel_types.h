@@ -67,6 +67,14 @@ typedef struct td_entropy_params {
 } td_entropy_params;
 #define TD_IGNORES_NONE INT64_MIN
 
+/* Rotary positions: pair j of the token at position p turns by p scale base^(-2 j / h). */
+typedef struct td_rope_params {
+    int64_t past; /* position of the first token */
+    double base, scale;
+    bool interleaved; /* pair j: elements 2 j and 2 j + 1, otherwise j and j + h / 2 */
+    bool backwards;   /* turns back: the gradient */
+} td_rope_params;
+
 /* One slice of an optimizer's flat memory (nn/optim). */
 typedef struct td_optim_slice {
     int64_t begin, count;       /* elements of the state */

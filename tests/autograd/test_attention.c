@@ -1,12 +1,15 @@
-/* Attention as an operation: a row has the same bits from a cache as in the whole sequence; packed
- * and three tensors give the same bits; what does not fit is refused. */
+/* The operations of transformers. Attention: a row has the same bits from a cache as in the whole
+ * sequence; packed and three tensors give the same bits; what does not fit is refused. Rotary
+ * positions; the loss of a large vocabulary in chunks. */
 #include "tests/help/expect_fatal.h"
+#include "tests/autograd/ops_cases.h"
 #include "tests/tensor/reference.h"
 
 #include "autograd/autograd.h"
 #include "tensor/cpu/isa.h"
 #include "tensor/extend.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -127,6 +130,113 @@ static void test_nan_stays_in_its_head(void **state)
     td_free(qkv);
 }
 
+/* Angles, against the formula in double; bf16 rounds once. */
+static void check_rope(td_dtype dtype, bool interleaved)
+{
+    enum { TOKENS = 5, PAIRS = 33, PAST = 1000 };
+    td_tensor *x = ref_tensor(TD_SHAPE(2, TOKENS, 3, 2 * PAIRS), dtype, TD_ROW_MAJOR, 1);
+    double *of = ref_values(x), *want = ref_zeros(td_numel(x)), *terms = ref_zeros(td_numel(x));
+    for (int64_t i = 0; i < 2 * TOKENS * 3 * PAIRS; i++) {
+        int64_t row = i / PAIRS, j = i % PAIRS, first = row * 2 * PAIRS;
+        double angle = (double)(PAST + row / 3 % TOKENS) * 0.5 * pow(500.0, -(double)j / PAIRS);
+        int64_t p = first + (interleaved ? 2 * j : j), q = interleaved ? p + 1 : p + PAIRS;
+        want[p] = of[p] * cos(angle) - of[q] * sin(angle);
+        want[q] = of[q] * cos(angle) + of[p] * sin(angle);
+        terms[p] = terms[q] = fabs(of[p]) + fabs(of[q]);
+    }
+    td_step_begin();
+    td_tensor *y =
+        td_rope(x, .past = PAST, .base = 500.0, .scale = 0.5, .interleaved = interleaved);
+    bool cpu = ref_device().type == TD_DEVICE_CPU; /* others compute angles in f32 */
+    ref_close(y, want, terms, cpu ? ref_tolerance(dtype) : 1e-3, "rope");
+    td_step_end();
+    free(of);
+    free(want);
+    free(terms);
+    td_free(x);
+}
+
+static void rope_cases(td_dtype dtype)
+{
+    check_rope(dtype, false);
+    check_rope(dtype, true);
+}
+
+static void test_rope(void **state)
+{
+    (void)state;
+    ref_run(rope_cases);
+    ref_run_half(rope_cases);
+}
+
+/* ---- the loss of a large vocabulary ---- */
+
+enum { WORDS = 9001, ROWS = 70, FEATURES = 17 };
+
+typedef struct loss_outcome {
+    double loss, *dx, *dw;
+} loss_outcome;
+
+/* The values are those of `dtype`; wide: computed in f64, by the two operations. */
+static loss_outcome run_loss(td_dtype dtype, int64_t chunk, bool wide)
+{
+    td_tensor *labels = ref_indices(TD_SHAPE(ROWS), WORDS, 3);
+    td_tensor *x = ref_tensor(TD_SHAPE(ROWS, FEATURES), dtype, TD_ROW_MAJOR, 1);
+    td_tensor *w = ref_tensor(TD_SHAPE(WORDS, FEATURES), dtype, TD_ROW_MAJOR, 2);
+    td_dtype to = dtype == TD_BF16 ? TD_F32 : dtype; /* of the weight */
+    td_tensor *in[2] = { td_clone_as(x, wide ? TD_F64 : dtype, ref_device()),
+                         td_clone_as(w, wide ? TD_F64 : to, ref_device()) };
+    td_set(labels, (int64_t[]){ 9 }, 5.0);
+    td_requires_grad(in[0], true);
+    td_requires_grad(in[1], true);
+    td_step_begin();
+    td_tensor *loss =
+        wide ? td_cross_entropy(td_linear(in[0], in[1], NULL), labels, .ignore_index = 5)
+             : td_linear_cross_entropy(in[0], in[1], labels, .chunk = chunk, .ignore_index = 5);
+    td_backward(loss);
+    loss_outcome o = { td_item(loss), ref_values(td_grad(in[0])), ref_values(td_grad(in[1])) };
+    td_step_end();
+    ref_digest(&o.loss, sizeof o.loss);
+    ref_digest(o.dx, ROWS * FEATURES * sizeof *o.dx);
+    ref_digest(o.dw, WORDS * FEATURES * sizeof *o.dw);
+    td_tensor *all[] = { labels, x, w, in[0], in[1] };
+    for (int i = 0; i < 5; i++) {
+        td_free(all[i]);
+    }
+    return o;
+}
+
+static void end_loss(loss_outcome *o)
+{
+    free(o->dx);
+    free(o->dw);
+}
+
+/* In chunks, next to the two operations in double; chunks of whole steps do not change the loss. */
+static void losses(td_dtype dtype)
+{
+    static const int64_t chunks[] = { 0, 1024, 4096, 3000 };
+    double tolerance = dtype == TD_BF16 ? 1e-2 : 10.0 * ref_tolerance(dtype), first = 0.0;
+    loss_outcome want = run_loss(dtype, 0, true);
+    for (int i = 0; i < 4; i++) {
+        loss_outcome o = run_loss(dtype, chunks[i], false);
+        first = i == 0 ? o.loss : first;
+        assert_true(fabs(o.loss - want.loss) <= tolerance * want.loss);
+        assert_true(i == 3 || o.loss == first || ref_device().type != TD_DEVICE_CPU);
+        assert_true(relative_l2(o.dx, want.dx, ROWS * FEATURES) <= tolerance);
+        assert_true(relative_l2(o.dw, want.dw, WORDS * FEATURES) <= tolerance);
+        end_loss(&o);
+    }
+    end_loss(&want);
+}
+
+static void test_linear_cross_entropy(void **state)
+{
+    (void)state;
+    ref_run(losses);
+    ref_run_half(losses);
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -163,6 +273,8 @@ int main(void)
         cmocka_unit_test(test_a_row_from_a_cache_has_the_bits_of_the_whole),
         cmocka_unit_test(test_packed_and_three),
         cmocka_unit_test(test_nan_stays_in_its_head),
+        cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_linear_cross_entropy),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests_name("attention", tests, NULL, NULL);

@@ -214,9 +214,13 @@ static void random_shapes(td_dtype dtype)
         int64_t m = pick(sizes, 22), n = pick(sizes, 22), k = pick(depths, 10);
         check_shape(dtype, m, n, k, pick(batches, 5));
     }
-    check_shape(dtype, 250, 130, 70, 1); /* enough rows for packing a dense B */
-    check_shape(dtype, 32, 64, 13, 0);   /* no products at all */
-    check_shape(dtype, 4, 70, 1100, 1);  /* several packing tasks */
+    check_shape(dtype, 250, 130, 70, 1);  /* enough rows for packing a dense B */
+    check_shape(dtype, 32, 64, 13, 0);    /* no products at all */
+    check_shape(dtype, 4, 70, 1100, 1);   /* several packing tasks */
+    for (int64_t m = 1; m <= 9; m += 2) { /* few rows, each layout of B */
+        check_shape(dtype, m, 1031, 300, 1);
+        check_shape(dtype, m, 277, 1003, 1);
+    }
 }
 
 static void test_f32_portable(void **state)
@@ -248,6 +252,62 @@ static void test_f64(void **state)
 {
     (void)state;
     random_shapes(TD_F64);
+}
+
+/* A row has the same bits alone, among few and among many, with B in either order. */
+static void rows_of_few(td_isa isa)
+{
+    enum { M = 200, N = 1037, K_ = 389 };
+    if (td_isa_force(isa) != isa) {
+        return;
+    }
+    operand a = make_operand(TD_F32, M * K_), b = make_operand(TD_F32, K_ * N);
+    operand c = make_operand(TD_F32, M * N), bias = make_operand(TD_F32, N);
+    td_gemm_desc d = { .dtype = TD_F32,
+                       .m = M,
+                       .n = N,
+                       .k = K_,
+                       .a = a.data,
+                       .a_row = K_,
+                       .a_col = 1,
+                       .b = b.data,
+                       .b_row = N,
+                       .b_col = 1,
+                       .c_row = N,
+                       .bias = bias.data,
+                       .accumulate = true,
+                       .batch = 1 };
+    for (int turned = 0; turned < 2; turned++) {
+        d.b_row = turned ? 1 : N;
+        d.b_col = turned ? K_ : 1;
+        product many = { d, a, b, c, bias };
+        float *whole = compute(NULL, &many);
+        for (int64_t m = 1; m <= 9; m++) {
+            product few = many;
+            td_pool *pool = td_pool_new((int)m);
+            few.desc.m = m;
+            few.desc.a = (const float *)a.data + 7 * K_;
+            few.c = (operand){ m * N, (float *)c.data + 7 * N, NULL };
+            float *part = compute(pool, &few);
+            assert_memory_equal(part, whole + 7 * N, (size_t)(m * N) * sizeof *part);
+            free(part);
+            td_pool_free(pool);
+        }
+        free(whole);
+    }
+    operand *all[] = { &a, &b, &c, &bias };
+    for (int i = 0; i < 4; i++) {
+        free_operand(all[i]);
+    }
+}
+
+static void test_a_row_alone(void **state)
+{
+    (void)state;
+    rows_of_few(TD_ISA_PORTABLE);
+    rows_of_few(TD_ISA_AVX2);
+    rows_of_few(TD_ISA_AVX512);
+    td_isa_force(td_isa_detect());
 }
 
 /* Layout, packing and row blocks do not change a bit of an element. */
@@ -348,13 +408,10 @@ static void test_turns(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_f32_portable),
-        cmocka_unit_test(test_f32_avx2),
-        cmocka_unit_test(test_f32_avx512),
-        cmocka_unit_test(test_f64),
-        cmocka_unit_test(test_layout_does_not_matter),
-        cmocka_unit_test(test_isa),
-        cmocka_unit_test(test_turns),
+        cmocka_unit_test(test_f32_portable), cmocka_unit_test(test_f32_avx2),
+        cmocka_unit_test(test_f32_avx512),   cmocka_unit_test(test_f64),
+        cmocka_unit_test(test_a_row_alone),  cmocka_unit_test(test_layout_does_not_matter),
+        cmocka_unit_test(test_isa),          cmocka_unit_test(test_turns),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

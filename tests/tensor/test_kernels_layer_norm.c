@@ -1,4 +1,4 @@
-/* Layer normalisation and its gradient. */
+/* Layer and RMS normalisation, and their gradients. */
 #include "tests/tensor/reference.h"
 
 #include "tensor/kernels/kernels.h"
@@ -34,6 +34,7 @@ static void check_grad(td_tensor *got, double *want, double *terms, bool accumul
 
 typedef struct layer_values {
     int64_t rows, d;
+    bool rms;                       /* the mean counts as 0 */
     double *x, *weight, *bias, *dy; /* weight and bias may be NULL */
     double *mean, *inv_std;
 } layer_values;
@@ -49,7 +50,7 @@ static void layer_statistics(layer_values *v)
     v->inv_std = ref_zeros(v->rows);
     for (int64_t r = 0; r < v->rows; r++) {
         double m2 = 0.0;
-        for (int64_t i = 0; i < v->d; i++) {
+        for (int64_t i = 0; i < v->d && !v->rms; i++) {
             v->mean[r] += v->x[r * v->d + i] / (double)v->d;
         }
         for (int64_t i = 0; i < v->d; i++) {
@@ -75,7 +76,11 @@ static void check_layer(const layer_values *v, const td_tensor *x, const td_tens
         terms[j] = fabs(value) + fabs(at(v->bias, i, 0.0)) + fabs(v->mean[r] * v->inv_std[r]);
     }
     td_tensor *y = ref_filled(td_shape_of(x), x->dtype, TD_ROW_MAJOR, 9.0);
-    k()->layer_norm(y, mean, inv_std, x, weight, bias, 1e-5);
+    if (v->rms) {
+        k()->rms_norm(y, inv_std, x, weight, 1e-5);
+    } else {
+        k()->layer_norm(y, mean, inv_std, x, weight, bias, 1e-5);
+    }
     double tolerance = ref_tolerance(x->dtype);
     ref_close(y, want, terms, tolerance, "layer_norm");
     for (int64_t r = 0; r < v->rows; r++) {
@@ -94,7 +99,7 @@ static void layer_grad_reference(const layer_values *v, grad_reference *r)
         double g_sum = 0.0, gx_sum = 0.0, size = 0.0;
         for (int64_t i = 0; i < v->d; i++) {
             double g = v->dy[row * v->d + i] * at(v->weight, i, 1.0), hat = layer_hat(v, row, i);
-            g_sum += g / (double)v->d;
+            g_sum += v->rms ? 0.0 : g / (double)v->d;
             gx_sum += g * hat / (double)v->d;
             size += fabs(g) * (1.0 + fabs(hat)) / (double)v->d;
             r->dbias[i] += v->dy[row * v->d + i];
@@ -128,32 +133,41 @@ static void check_layer_grad(const layer_values *v, const td_tensor *x, const td
     td_tensor *dx = ref_filled(td_shape_of(x), t, TD_ROW_MAJOR, 0.5);
     td_tensor *dweight = ref_filled(TD_SHAPE(v->d), t, TD_ROW_MAJOR, 0.5);
     td_tensor *dbias = ref_filled(TD_SHAPE(v->d), t, TD_ROW_MAJOR, 0.5);
-    k()->layer_norm_grad(NULL, NULL, dbias, dy, x, weight, mean, inv_std, false, false, false);
-    k()->fill(dbias, 0.5);
-    k()->layer_norm_grad(dx, dweight, dbias, dy, x, weight, mean, inv_std, accumulate, !accumulate,
-                         accumulate);
+    if (v->rms) {
+        k()->layer_norm_grad(NULL, NULL, dbias, dy, x, weight, mean, inv_std, false, false,
+                             accumulate);
+        k()->rms_norm_grad(NULL, dweight, dy, x, weight, inv_std, false, false);
+        k()->fill(dweight, 0.5);
+        k()->rms_norm_grad(dx, dweight, dy, x, weight, inv_std, accumulate, !accumulate);
+    } else {
+        k()->layer_norm_grad(NULL, NULL, dbias, dy, x, weight, mean, inv_std, false, false, false);
+        k()->fill(dbias, 0.5);
+        k()->layer_norm_grad(dx, dweight, dbias, dy, x, weight, mean, inv_std, accumulate,
+                             !accumulate, accumulate);
+    }
     check_grad(dx, r.dx, r.dx_terms, accumulate, tolerance, "layer dx");
     check_grad(dweight, r.dweight, r.dweight_terms, !accumulate, tolerance, "layer dweight");
     check_grad(dbias, r.dbias, r.dbias_terms, accumulate, tolerance, "layer dbias");
 }
 
-static void layer_case(td_dtype dtype, td_shape shape, bool affine, bool scattered)
+static void layer_case(td_dtype dtype, td_shape shape, bool affine, bool scattered, bool rms)
 {
     int64_t d = shape.dim[shape.ndim - 1], rows = td_shape_numel(shape) / d;
     td_tensor *x = ref_tensor(shape, dtype, TD_ROW_MAJOR, 1);
     td_tensor *dy = ref_tensor(shape, dtype, TD_ROW_MAJOR, 2);
     td_tensor *weight = affine ? ref_tensor(TD_SHAPE(d), dtype, TD_ROW_MAJOR, 3) : NULL;
-    td_tensor *bias = affine ? ref_tensor(TD_SHAPE(d), dtype, TD_ROW_MAJOR, 4) : NULL;
+    td_tensor *bias = affine && !rms ? ref_tensor(TD_SHAPE(d), dtype, TD_ROW_MAJOR, 4) : NULL;
     td_tensor *mean = td_zeros(TD_SHAPE(rows), dtype, ref_device());
     td_tensor *inv_std = td_zeros(TD_SHAPE(rows), dtype, ref_device());
     x = scattered ? ref_scattered(x) : x;
     dy = scattered ? ref_scattered(dy) : dy;
     layer_values v = { .rows = rows,
                        .d = d,
+                       .rms = rms,
                        .x = ref_values(x),
                        .dy = ref_values(dy),
                        .weight = affine ? ref_values(weight) : NULL,
-                       .bias = affine ? ref_values(bias) : NULL };
+                       .bias = bias != NULL ? ref_values(bias) : NULL };
     layer_statistics(&v);
     check_layer(&v, x, weight, bias, mean, inv_std);
     check_layer_grad(&v, x, dy, weight, mean, inv_std, scattered);
@@ -167,10 +181,12 @@ static void layer_case(td_dtype dtype, td_shape shape, bool affine, bool scatter
 
 static void layer_cases(td_dtype dtype)
 {
-    layer_case(dtype, TD_SHAPE(1, 1), true, false);
-    layer_case(dtype, TD_SHAPE(3, 5, 7), true, true);
-    layer_case(dtype, TD_SHAPE(200, 33), false, false);
-    layer_case(dtype, TD_SHAPE(130, 300), true, false);
+    for (int rms = 0; rms < (k()->rms_norm != NULL ? 2 : 1); rms++) {
+        layer_case(dtype, TD_SHAPE(1, 1), true, false, rms);
+        layer_case(dtype, TD_SHAPE(3, 5, 7), true, true, rms);
+        layer_case(dtype, TD_SHAPE(200, 33), false, false, rms);
+        layer_case(dtype, TD_SHAPE(130, 300), true, false, rms);
+    }
 }
 
 static void test_layer_norm(void **state)
