@@ -60,16 +60,15 @@ typedef struct train_task {
  * bits.
  */
 typedef struct train_state {
-    int64_t epoch;          /* the running one, from 0 */
-    int64_t batch;          /* how many of its batches are done */
-    double loss_sum;        /* of their losses, each the mean over all ranks */
-    int64_t correct, seen;  /* of their samples, of all ranks */
-    int64_t correct_k;      /* whose class is among the top_k, where that is counted */
-    double best;            /* the best accuracy of a validation so far; below 0: none yet */
-    td_generator generator; /* the default generator, when the epoch began */
+    int64_t epoch;         /* the running one, from 0 */
+    int64_t batch;         /* how many of its batches are done */
+    double loss_sum;       /* of their losses, each the mean over all ranks */
+    int64_t correct, seen; /* of their samples, of all ranks */
+    int64_t correct_k;     /* whose class is among the top_k, where that is counted */
+    double best;           /* the best accuracy of a validation so far; below 0: none yet */
 } train_state;
 
-/* Starts an epoch: remembers the default generator, clears the sums; the best stays. */
+/* Starts an epoch: clears the sums; the best stays. */
 void train_epoch_begin(train_state *state, int64_t epoch);
 
 /* How a step learns, where that is more than the articles' plain step. Zero: as there. */

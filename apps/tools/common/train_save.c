@@ -2,6 +2,7 @@
 #include "apps/tools/common/train.h"
 
 #include "apps/tools/common/ranks.h"
+#include "data/inspect.h"
 #include "nn/io/safetensors.h"
 #include "tensor/extend.h"
 #include "tensor/tune/tune.h"
@@ -19,8 +20,7 @@
 
 void train_epoch_begin(train_state *state, int64_t epoch)
 {
-    *state =
-        (train_state){ .epoch = epoch, .best = state->best, .generator = *td_default_generator() };
+    *state = (train_state){ .epoch = epoch, .best = state->best };
 }
 
 /* Moves to another place of the epoch, before which `share` of the samples so far were seen: its
@@ -75,7 +75,7 @@ static void note_run(const train_run *r, notes *n)
     }
 }
 
-/* Model, optimizer, and what the run has besides. */
+/* Model, optimizer, the place in the data, and what the run has besides. */
 static td_checkpoint_options contents_of(const train_run *r, const char *path)
 {
     return (td_checkpoint_options){ .path = path,
@@ -83,11 +83,10 @@ static td_checkpoint_options contents_of(const train_run *r, const char *path)
                                     .optim = r->optim,
                                     .ema = r->ema,
                                     .scaler = r->scaler,
+                                    .loader = r->loader,
                                     .with_random = true };
 }
 
-/* The order of the running epoch is drawn again after resuming, so what is saved is the generator
- * of its beginning. */
 static td_status write_checkpoint(const train_run *r, td_checkpoint_options checkpoint)
 {
     size_t bytes;
@@ -100,10 +99,7 @@ static td_status write_checkpoint(const train_run *r, td_checkpoint_options chec
     notes_append(&all, &r->notes);
     checkpoint.metadata = all.items;
     checkpoint.metadata_count = all.count;
-    td_generator now = *td_default_generator();
-    *td_default_generator() = r->state.generator;
     td_status status = td_checkpoint_save_at(checkpoint, TD_HERE);
-    *td_default_generator() = now;
     free(choices);
     return status;
 }
@@ -228,18 +224,6 @@ static td_status read_count(const char *path, const char *key, int64_t least, in
     return TD_OK;
 }
 
-/* The place of a run that had another number of processes. */
-static td_status fit_place(const char *path, train_state *state)
-{
-    int64_t world, now = td_dist_world_size();
-    TD_TRY(read_count(path, "world", 1, MOST_RANKS, &world));
-    if (world != now && state->batch > 0) {
-        int64_t batch = state->batch * world / now;
-        move_back(state, batch, (double)(batch * now) / (double)(state->batch * world));
-    }
-    return TD_OK;
-}
-
 static td_status read_real(const char *path, const char *key, double *value)
 {
     char text[256], *end;
@@ -266,7 +250,7 @@ static td_status read_state(const char *path, train_state *state)
     if (notes_has(path, "best")) {
         TD_TRY(read_real(path, "best", &state->best));
     }
-    return fit_place(path, state);
+    return TD_OK;
 }
 
 static td_status set_from(const char *path, const cli_option *option, const char *value,
@@ -351,6 +335,26 @@ td_status train_find_latest(train_run *r)
                          td_last_error());
 }
 
+/* Where the run is in its epoch, in batches of as many processes as there are now: the loader knows
+ * it. Files of earlier versions have the generator of the epoch's beginning instead. */
+static void find_place(train_run *r, int64_t world, bool loaded)
+{
+    train_state *s = &r->state;
+    int64_t now = td_dist_world_size(), group = train_group_size(r);
+    int64_t batch = loaded ? td_loader_position(r->loader) : s->batch * world / now;
+    bool inside = s->batch > 0 && (!loaded || td_loader_epoch(r->loader) == (uint64_t)s->epoch);
+    if (inside && batch != s->batch) {
+        double share = (double)(batch * now) / (double)(s->batch * world);
+        move_back(s, batch, loaded ? 1 : share);
+    }
+    /* Steps had fewer batches, or others. What another number of processes has begun stays done. */
+    int64_t begun = s->batch % group;
+    if (begun > 0 && s->batch < td_loader_batches(r->loader) && (!loaded || world == now)) {
+        batch = s->batch - begun;
+        move_back(s, batch, (double)batch / (double)s->batch);
+    }
+}
+
 static td_status load(train_run *r, td_checkpoint_options checkpoint)
 {
     const char *path = checkpoint.path;
@@ -361,9 +365,14 @@ static td_status load(train_run *r, td_checkpoint_options checkpoint)
                        "%s was trained on '%s', and these data are '%s': give the same %s", path,
                        data, r->data_name, r->args.words.data);
     }
+    int64_t world;
     TD_TRY(read_state(path, &r->state));
+    TD_TRY(read_count(path, "world", 1, MOST_RANKS, &world));
+    if (!notes_has(path, "loader.epoch")) { /* of earlier versions */
+        checkpoint.loader = NULL;
+    }
     TD_TRY(td_checkpoint_load_at(checkpoint, TD_HERE));
-    r->state.generator = *td_default_generator();
+    find_place(r, world, checkpoint.loader != NULL);
     return TD_OK;
 }
 
@@ -379,11 +388,6 @@ td_status train_resume(train_run *r)
     TD_TRY(train_hook_to_load(r, &checkpoint));
     TD_TRY(load(r, checkpoint));
     TD_TRY(train_autotune_resume(r));
-    int64_t begun = r->state.batch % train_group_size(r); /* steps had fewer batches, or others */
-    if (begun > 0 && r->state.batch < td_loader_batches(r->loader)) {
-        int64_t batch = r->state.batch - begun;
-        move_back(&r->state, batch, (double)batch / (double)r->state.batch);
-    }
     td_optim_set_lr(r->optim, r->args.lr); /* --lr may be given again */
     td_printf_rank0("resumed from %s after step %" PRId64 " of epoch %" PRId64 "\n", r->args.resume,
                     r->state.batch, r->state.epoch + 1);
