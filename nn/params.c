@@ -255,70 +255,15 @@ void td_params_free(td_params *params, td_site at)
 
 /* ---- looking ---- */
 
-const td_tensor *td_params_scaling(const td_params *params)
+td_tensor *td_params_scaling(const td_params *params)
 {
     return params->scaling;
 }
 
-static int64_t skipped(const td_params *params, bool but_the_last)
+void td_params_set_scaling(td_params *params, td_tensor *numbers)
 {
-    double numbers[TD_SCALE_NUMBERS] = { 0 };
-    if (params->scaling == NULL) {
-        return 0;
-    }
-    td_read(params->scaling, numbers, TD_F64);
-    bool last = numbers[TD_SCALE_OUTCOME] != TD_SCALE_TAKEN;
-    return (int64_t)numbers[TD_SCALE_UNSEEN] - (but_the_last && last);
-}
-
-int64_t td_params_skipped(const td_params *params)
-{
-    return skipped(params, false);
-}
-
-int64_t td_params_skipped_before(const td_params *params)
-{
-    return skipped(params, true);
-}
-
-void td_params_ask(const td_params *params, td_optim_slice *slice, int64_t step, int64_t skipped)
-{
-    if (params->scaling != NULL) {
-        slice->scale = td_ptr(params->scaling);
-        slice->unseen = skipped;
-        slice->step = step;
-    }
-}
-
-/* Adds the steps that the old scaler has skipped to the new scaler's count. */
-static void take_over_skipped(const td_params *params, td_tensor *held)
-{
-    double numbers[TD_SCALE_NUMBERS];
-    td_read(held, numbers, TD_F64);
-    numbers[TD_SCALE_UNSEEN] += (double)td_params_skipped(params);
-    td_write(held, numbers, TD_F64);
-}
-
-td_status td_params_set_scaling(td_params *params, const td_tensor *numbers)
-{
-    const td_tensor *before = params->scaling;
-    if (before != NULL && before->storage == numbers->storage) {
-        return TD_OK;
-    }
-    td_tensor *held =
-        td_slice_of_storage(numbers, numbers->offset, td_shape_of(numbers), numbers->stride);
-    if (held == NULL) {
-        return TD_E_NOMEM;
-    }
-    if (before != NULL) {
-        TD_REQUIRE(before->storage->refs == 1, TD_HERE,
-                   "these parameters have been trained in captured steps with another loss scaler; "
-                   "free that one first, or keep to it (td_scaler_set changes its state)");
-        take_over_skipped(params, held);
-        td_free(params->scaling);
-    }
-    params->scaling = held;
-    return TD_OK;
+    td_free(params->scaling);
+    params->scaling = numbers;
 }
 
 void td_params_spend(td_params *params)
@@ -347,23 +292,6 @@ td_tensor *td_params_waiting(const td_params *params, int i)
     const td_tensor *leaf = params->items[i].tensor;
     bool since = td_is_leaf(leaf) && td_last_backward_of(leaf) > params->spent;
     return since || params->waits ? td_grad(leaf) : NULL;
-}
-
-const td_params_peers *td_params_ranks_of(const td_params *params)
-{
-    return params->peers.count > 0 ? &params->peers : NULL;
-}
-
-const td_params_peers *td_params_peers_of(const td_params *params)
-{
-    return params->peers.gather != NULL ? &params->peers : NULL;
-}
-
-void td_params_meet(const td_params *params)
-{
-    if (params->peers.meet != NULL) {
-        params->peers.meet(params->peers.user);
-    }
 }
 
 static const td_params *alive(const td_params *params)
@@ -420,16 +348,6 @@ td_tensor *td_params_view(const td_params *params, td_tensor *flat, int i)
     const td_param *item = &params->items[i];
     return td_slice_of_storage(flat, flat->offset + item->begin, td_shape_of(item->tensor),
                                item->tensor->stride);
-}
-
-td_tensor td_params_part(const td_tensor *t, int64_t begin, int64_t count)
-{
-    td_tensor part = *t;
-    part.ndim = 1;
-    part.shape[0] = count;
-    part.stride[0] = 1;
-    part.offset += begin;
-    return part;
 }
 
 /* ---- optimizer state ---- */

@@ -57,20 +57,11 @@ void td_params_drop_state(td_params *params, td_tensor *state);
 int td_params_state_count(const td_params *params);
 td_tensor *td_params_state(const td_params *params, int i);
 
-/* The loss scaler (nn/extra/scaler.h) that decides on the device whether a captured step of these
- * parameters is skipped: its numbers, f64 [TD_SCALE_NUMBERS]; NULL: there is none.
- * td_params_set_scaling makes a header of its own over `numbers`. */
-const td_tensor *td_params_scaling(const td_params *params);
-td_status td_params_set_scaling(td_params *params, const td_tensor *numbers);
-/* How many captured steps the device has skipped so far. The host counts every captured step that
- * it launches, so it subtracts the difference of two calls from its count. Waits for the device. */
-int64_t td_params_skipped(const td_params *params);
-/* The same without the running captured step, on which the scaler has decided already. */
-int64_t td_params_skipped_before(const td_params *params);
-/* If there is a scaler: lets the slice's kernel, in a captured step, read the scaler's decision and
- * its count of skipped steps. step: the step's number as the host counts it; skipped:
- * td_params_skipped when the host's count was right. */
-void td_params_ask(const td_params *params, td_optim_slice *slice, int64_t step, int64_t skipped);
+/* What decides on the device whether a captured step of these parameters is skipped: a loss
+ * scaler's numbers, f64 [TD_SCALE_NUMBERS] (nn/optim/skips.h); NULL: nothing does. params owns the
+ * header. */
+td_tensor *td_params_scaling(const td_params *params);
+void td_params_set_scaling(td_params *params, td_tensor *numbers);
 
 /* Moves the gradients, and the values unless `values` is NULL, into given memory: 1-d, persistent,
  * both of one length, which may be greater than before; the rest is zero and stays so. The memory
@@ -79,17 +70,8 @@ td_status td_params_set_memory(td_params *params, td_tensor *values, td_tensor *
 
 /* ---- ranks that train the same parameters ----
  *
- * Ranks may share the optimizer's state, gradients and values (ZeRO). Then `begin` of a parameter
- * is the parameter's place in the flat space. The flat space is cut into stretches (one, or one for
- * each unit of the model), and each stretch into one piece for each rank, all of one length. The
- * pieces of a rank together are its window. Three ranks and two stretches:
- *
- *     | stretch 0            | stretch 1                      |
- *     | rank 0 rank 1 rank 2 | rank 0   | rank 1   | rank 2   |
- *
- * A rank's optimizer changes the values in the rank's window, and keeps the state of that window
- * alone. A rank may have the window alone of gradients and values, too: then td_params_flat_grad
- * and td_params_flat are the window, and the leaves have memory only while it is needed. */
+ * Ranks may share the optimizer's state, gradients and values (nn/shared/shared.h). Without sharing
+ * a rank's window is all there is, and nothing below waits or sends. */
 typedef struct td_params_peers {
     int rank, count;
     const int64_t *cuts; /* stretch k goes from cuts[k] to cuts[k + 1]; they outlive params' use */
@@ -104,30 +86,12 @@ typedef struct td_params_peers {
                        void *user); /* TD_OK if it is on all ranks, with replicas' */
     /* Zeroed memory for windows of state; NULL: td_zeros. */
     td_tensor *(*memory)(int64_t count, td_dtype dtype, void *user);
+    const struct td_sharing *sharing; /* set by td_params_set_peers */
     bool spare; /* a replica: other ranks have equal windows, and write the checkpoints */
     void *user;
 } td_params_peers;
-/* To share, before any state is made. peers NULL: there are none any more. */
-void td_params_set_peers(td_params *params, const td_params_peers *peers);
 const td_params_peers *td_params_ranks_of(const td_params *params); /* NULL: there are none */
 const td_params_peers *td_params_peers_of(const td_params *params); /* NULL: they share nothing */
-
-/* td_params_set_peers with another order and other places in the flat space, and with memory for
- * each parameter: values[i] and grads[i] are headers of parameter i's shape and strides. Values are
- * kept (deferred ones are drawn), gradients are not. All tensors belong to params from now on.
- * TD_E_NOMEM: nothing has changed. Call it before any state is made. */
-typedef struct td_params_places {
-    const int *order;
-    const int64_t *begin;
-    td_tensor *flat, *flat_grad;
-    td_tensor **values, **grads;
-} td_params_places;
-td_status td_params_spread(td_params *params, const td_params_peers *peers,
-                           const td_params_places *places);
-/* Copies a piece of `from` (row-major, on the CPU) to `part`, 1-d: if the values of `from` are laid
- * out with the shape and strides of `form`, the piece begins at element `begin` of that memory. */
-void td_params_read(const td_tensor *from, const td_tensor *form, int64_t begin,
-                    const td_tensor *part);
 /* The length of the flat space. */
 int64_t td_params_length(const td_params *params);
 
@@ -141,23 +105,38 @@ typedef struct td_window {
     int64_t to_values, to_grads; /* place + these: where its values and gradients begin */
 } td_window;
 td_window td_params_here(const td_params *params, int i);
+/* What windows are (nn/shared/windows.c): rank's window of parameter i; see td_params_owner,
+ * td_params_collect and td_params_read. */
+typedef struct td_sharing {
+    td_window (*window)(const td_params *params, int i, int rank);
+    int (*owner)(const td_params *params, int i);
+    td_status (*collect)(const td_params *params, td_tensor *window, int i, td_tensor *whole);
+    void (*read)(const td_tensor *from, const td_tensor *form, int64_t begin,
+                 const td_tensor *part);
+} td_sharing;
 /* What this rank has of a parameter's gradient: all of it, or its window, of which `part` becomes
  * the header. NULL: the parameter has no gradient, or none of it is in the window. */
 td_tensor *td_params_grad_here(const td_params *params, int i, td_tensor *part);
 /* Call it before and after you write values outside of td_optim_step. Waits for all ranks if they
  * read each other's values in place. */
 void td_params_meet(const td_params *params);
-/* Adds numbers over all ranks if each has its window of the gradients alone. */
+/* Whether a rank has its window of the gradients alone: then td_params_sum adds numbers over all
+ * ranks, with peers' user; otherwise they stay. */
+bool td_params_sums(const td_params *params);
 void td_params_sum(const td_params *params, double *numbers, int count);
 /* The rank whose window has the whole of parameter i; -1: it lies in several windows. */
 int td_params_owner(const td_params *params, int i);
-/* Collective: brings parameter i's state together from the windows of all ranks. whole: 1-d, its
- * elements in memory order, of the parameters' dtype. */
+/* Where ranks share. Collective: brings parameter i's state together from the windows of all ranks.
+ * whole: 1-d, its elements in memory order, of the parameters' dtype. */
 td_status td_params_collect(const td_params *params, td_tensor *window, int i, td_tensor *whole);
 /* Copies this rank's window of parameter i's state to `part`: 1-d, of the parameters' dtype. */
 td_status td_params_take(const td_params *params, td_tensor *window, int i, td_tensor *part);
 /* Copies `part` to this rank's window of parameter i's state. */
 td_status td_params_keep(const td_params *params, td_tensor *window, int i, td_tensor *part);
+
+/* Copies this rank's window of parameter i from `from`, all of the parameter's values (row-major,
+ * on the CPU), to `part`, 1-d, in the memory order of the parameter. */
+void td_params_read(const td_params *params, const td_tensor *from, int i, const td_tensor *part);
 
 /* A view of one parameter's part of such a tensor, in the parameter's shape and memory order. The
  * caller's to free; NULL when memory is short. */

@@ -1,4 +1,4 @@
-/* The list of parameters, for the two files that change it: params.c and params_memory.c. */
+/* The list of parameters, for the files that change it: params*.c and nn/shared/. */
 #ifndef TD_NN_PARAMS_INTERNAL_H
 #define TD_NN_PARAMS_INTERNAL_H
 

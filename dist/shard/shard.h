@@ -28,7 +28,7 @@
 
 #include "dist/ddp/ddp.h"
 #include "dist/shard/zero.h"
-#include "nn/params.h"
+#include "nn/shared/shared.h"
 
 /* Slots of values: one for the unit that runs, and one for the unit that is gathered ahead. Slots
  * of gradients: one for the unit whose backward runs, and one for the unit that is being averaged.

@@ -1,5 +1,6 @@
 /* An exponential moving average of a model's weights. */
 #include "nn/extra/average.h"
+#include "nn/optim/skips.h"
 #include "nn/extra/inspect.h"
 #include "nn/io/records.h"
 #include "nn/module.h"

@@ -1,5 +1,6 @@
 /* Loss scaling for training in f16. */
 #include "nn/extra/scaler.h"
+#include "nn/optim/skips.h"
 
 #include "autograd/autograd.h"
 #include "nn/extra/inspect.h"
@@ -216,8 +217,7 @@ static void unscale_gradients(const td_scaler *s, td_params *params)
 /* Where ranks have a part of the gradients each, what one finds counts for all. */
 static void tell_ranks(const td_scaler *s, const td_params *params)
 {
-    const td_params_peers *peers = td_params_peers_of(params);
-    if (peers != NULL && peers->own_grads) {
+    if (td_params_sums(params)) {
         double found = td_item(s->found);
         td_params_sum(params, &found, 1);
         td_fill_(s->found, found > 0);
@@ -249,7 +249,7 @@ bool td_scaler_unscale(td_scaler *scaler, td_params *params)
                    "td_scaler_unscale: in captured steps a loss scaler is for one model; make one "
                    "for each");
         scaler->of = params;
-        TD_REQUIRE(td_params_set_scaling(params, scaler->numbers) == TD_OK, TD_HERE,
+        TD_REQUIRE(td_params_scale_by(params, scaler->numbers) == TD_OK, TD_HERE,
                    "td_scaler_unscale: %s", td_last_error());
         return true;
     }

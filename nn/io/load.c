@@ -176,7 +176,7 @@ static td_status take_window(td_records *l, const td_tensor_record *r)
         td_storage storage;
         td_tensor from;
         td_init_borrowed(&from, &storage, l->data, r->from->shape, r->from->dtype);
-        td_params_read(&from, r->tensor, here.begin - td_params_get(params, r->param)->begin, part);
+        td_params_read(params, &from, r->param, part);
     }
     status = status == TD_OK ? td_params_keep(params, r->window, r->param, part) : status;
     td_free(part);

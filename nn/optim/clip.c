@@ -91,10 +91,10 @@ static double larger(double a, double b)
 /* Of all ranks: each tells its own number in a place of its own. */
 static double largest_of_ranks(const td_params *params, double mine, td_site at)
 {
-    const td_params_peers *peers = td_params_peers_of(params);
-    if (peers == NULL || !peers->own_grads) {
+    if (!td_params_sums(params)) {
         return mine;
     }
+    const td_params_peers *peers = td_params_peers_of(params);
     double *all = calloc((size_t)peers->count, sizeof *all);
     TD_REQUIRE(all != NULL, at, "td_clip_grad_norm: no memory for a norm");
     all[peers->rank] = mine;
@@ -131,13 +131,12 @@ double td_clip_grad_norm_at(td_clip_options o, td_site at)
                "td_clip_grad_norm: max_norm is %g and norm_type %g; they must be positive",
                o.max_norm, p);
     const td_kernels *kernels = td_kernels_of(td_device_of(td_params_flat(params)));
-    const td_params_peers *peers = td_params_peers_of(params);
     grad_list l = list_gradients(params, at);
     double norm = NAN;
     if (p != 2.0) {
         td_not_recordable("td_clip_grad_norm with norm_type %g: the host computes it", p);
         norm = clip_by_power(&l, o.max_norm, p, at);
-    } else if (kernels->clip != NULL && (peers == NULL || !peers->own_grads)) {
+    } else if (kernels->clip != NULL && !td_params_sums(params)) {
         bool whole = l.count == td_params_count(params);
         kernels->clip(l.grads, l.count, whole ? td_params_flat_grad(params) : NULL, o.max_norm,
                       td_recorder_now() == NULL ? &norm : NULL);

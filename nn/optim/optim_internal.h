@@ -4,6 +4,7 @@
 #define TD_NN_OPTIM_INTERNAL_H
 
 #include "nn/extra/inspect.h"
+#include "nn/optim/skips.h"
 #include "tensor/kernels/kernels.h"
 
 enum { TD_OPTIM_STATES = TD_UPDATE_STATES };

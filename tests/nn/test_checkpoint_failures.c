@@ -10,7 +10,7 @@
 #include "nn/extra/compact.h"
 #include "nn/io/safetensors.h"
 #include "nn/module.h"
-#include "nn/params.h"
+#include "nn/shared/shared.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -7,7 +7,7 @@
 #include "nn/extra/muon.h"
 #include "nn/extra/optimizers.h"
 #include "nn/module.h"
-#include "nn/params.h"
+#include "nn/shared/shared.h"
 #include "tensor/extend.h"
 #include "tests/help/expect_fatal.h"
 

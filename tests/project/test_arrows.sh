@@ -55,7 +55,7 @@ of() { # of ROOM...: its lines
     grep -E "^($*)[/:]" <<<"$all"
 }
 
-echo 1..16
+echo 1..17
 for room in tensor autograd nn data dist/comm dist apps; do
     offenders=$(of "$room" | while read -r at path; do
         found=no
@@ -113,5 +113,15 @@ if [ -e "$lesson" ] && command -v nm >/dev/null; then
     check 'lesson 1 links no strategy of dist/' "$(comm -12 <(echo "$strategies") <(echo "$linked"))"
 else
     echo "ok 16 - lesson 1 links no strategy of dist/ # SKIP there is no $lesson"
+fi
+
+# Optimizers, clipping and checkpoints ask nn/params.h, which knows only that a rank may have a window.
+if [ -e "$build/nn/shared/windows.o" ] && command -v nm >/dev/null; then
+    shared=$(calls nn/shared | awk '$1 ~ /^[A-Z]$/ && $1 != "U" { print $2 }')
+    found=$(for folder in nn nn/optim nn/io nn/extra nn/models nn/onnx; do calls $folder; done |
+        awk '$1 == "U" { print $2 }' | sort -u | grep -xF "${shared:-none}")
+    check 'nn builds without nn/shared' "${found:-$([ -n "$shared" ] || echo 'the scan saw no symbols')}"
+else
+    echo "ok 17 - nn builds without nn/shared # SKIP there are no object files in $build"
 fi
 [ $failures -eq 0 ]

@@ -14,7 +14,7 @@
 #include "dist/comm/collectives.h"
 #include "dist/ddp/extra/parts.h"
 #include "nn/module.h"
-#include "nn/params.h"
+#include "nn/shared/shared.h"
 #include "tensor/extend.h"
 #include "tensor/hooks.h"
 #include "tensor/kernels/kernels.h"

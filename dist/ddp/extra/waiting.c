@@ -8,7 +8,7 @@
 
 #include "dist/comm/collectives.h"
 #include "autograd/hooks.h"
-#include "nn/params.h"
+#include "nn/shared/shared.h"
 #include "tensor/extend.h"
 #include "tensor/part.h"
 

@@ -1,0 +1,40 @@
+/* Ranks that share the optimizer's state, gradients and values (ZeRO): who has which part.
+ * Optimizers, clipping and checkpoints ask nn/params.h. */
+#ifndef TD_NN_SHARED_H
+#define TD_NN_SHARED_H
+
+#include "nn/params.h"
+
+/* `begin` of a parameter is the parameter's place in the flat space. The flat space is cut into
+ * stretches (one, or one for each unit of the model), and each stretch into one piece for each
+ * rank, all of one length. The pieces of a rank together are its window. Three ranks and two
+ * stretches:
+ *
+ *     | stretch 0            | stretch 1                      |
+ *     | rank 0 rank 1 rank 2 | rank 0   | rank 1   | rank 2   |
+ *
+ * A rank's optimizer changes the values in the rank's window, and keeps the state of that window
+ * alone. A rank may have the window alone of gradients and values, too: then td_params_flat_grad
+ * and td_params_flat are the window, and the leaves have memory only while it is needed.
+ *
+ * Call td_params_set_peers before any state is made. peers NULL: there are none any more. */
+void td_params_set_peers(td_params *params, const td_params_peers *peers);
+
+/* td_params_set_peers with another order and other places in the flat space, and with memory for
+ * each parameter: values[i] and grads[i] are headers of parameter i's shape and strides. Values are
+ * kept (deferred ones are drawn), gradients are not. All tensors belong to params from now on.
+ * TD_E_NOMEM: nothing has changed. Call it before any state is made. */
+typedef struct td_params_places {
+    const int *order;
+    const int64_t *begin;
+    td_tensor *flat, *flat_grad;
+    td_tensor **values, **grads;
+} td_params_places;
+td_status td_params_spread(td_params *params, const td_params_peers *peers,
+                           const td_params_places *places);
+/* Copies a piece of `from` (row-major, on the CPU) to `part`, 1-d: if the values of `from` are laid
+ * out with the shape and strides of `form`, the piece begins at element `begin` of that memory. */
+void td_params_read_part(const td_tensor *from, const td_tensor *form, int64_t begin,
+                         const td_tensor *part);
+
+#endif
