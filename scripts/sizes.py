@@ -37,7 +37,7 @@ PLAN = [
     ("dist", 340),
     ("dist/comm/*", 12200, 12700, "store and launch are to be cut by about 1,000"),
     ("dist/ddp", 1085, 1120, "sharding's settings are still in its options"),
-    ("dist/ddp/extra", 1050, 1130, "two codecs for 16 bits"),
+    ("dist/ddp/extra", 1150, 1230, "two codecs for 16 bits"),
     ("dist/shard", 1185, 1300, "its settings have just come here from td_ddp's options"),
     ("dist/slices", 560),
     ("dist/pipeline", 600),
