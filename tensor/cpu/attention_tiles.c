@@ -1,3 +1,5 @@
+/* Factors are read where they lie, or packed as the kernels of bf16 want them; products of parts.
+ */
 #include "tensor/cpu/attention_tiles.h"
 
 #include "tensor/cpu/bf16_kernels.h"

@@ -15,6 +15,7 @@ fi
 for kernels in elements special reduce tables softmax layer_norm batch_norm batch_norm_fused pool optim products; do
     works "kernels on $TANDEM_TEST_DEVICE: $kernels" "$build/tests/test_kernels_$kernels"
 done
+works "transformers' operations, composed" "$build/tests/test_attention"
 case $build in
 *-emulated*)
     TANDEM_EMULATED_REFUSES=bias works 'products, where the libraries add no bias' "$build/tests/test_kernels_products"
