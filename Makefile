@@ -156,9 +156,10 @@ LIB_SRC   += $(CUDA_C) $(CUDA_CU)
 CUDA_FLAGS := -DTD_HAVE_CUDA=1
 CUDA_CFLAGS := $(TD_CUDA_CFLAGS)
 CUDA_LIBS  := $(TD_CUDA_LIBS)
-NVCC       = $(TD_NVCC) $(TD_NVCCFLAGS) $(if $(WERROR),-Werror all-warnings) -I.
+NVCC       = $(TD_NVCC) $(TD_NVCCFLAGS) -Xcompiler -fvisibility=hidden $(if $(WERROR),-Werror all-warnings) -I.
 endif
-ALL_CFLAGS := $(STD) $(OPTIMIZE) $(TD_PIC) $(WARN) -I. -pthread $(TD_CFLAGS) $(CFLAGS)
+# Hidden: the shared library exports what public headers declare (tensor/extern_c.h), so other calls need no detour.
+ALL_CFLAGS := $(STD) $(OPTIMIZE) $(TD_PIC) -fvisibility=hidden $(WARN) -I. -pthread $(TD_CFLAGS) $(CFLAGS)
 ALL_LIBS   := $(TD_LIBS) $(CUDA_LIBS) -lm -ldl -pthread $(LDLIBS)
 
 ifeq ($(V),)
@@ -239,7 +240,7 @@ endif
 $(LIB): $(call objects,$(LIB_SRC)) $(B)/sources
 	$(call say,AR,$@)rm -f $@; $(AR) rcs $@ $(filter %.o,$^)
 
-# What is not td_ stays inside.
+# Objects of other libraries that are linked in stay inside.
 $(B)/libtandem.so.$(ABI): $(LIB) scripts/exports.map
 	$(call say,LINK,$@)$(CC) $(ALL_CFLAGS) $(SMALL_LD) $(LDFLAGS) -shared -Wl,-soname,$(@F) $(TD_SHARED) \
 	    -o $@ -Wl,--whole-archive $(LIB) -Wl,--no-whole-archive $(ALL_LIBS)
@@ -367,7 +368,7 @@ docs: ## the API by module, from the headers: build/docs/html (needs doxygen)
 # The public headers beside tandem.h, and all that they reach, as the compiler lists them.
 PUBLIC  := tandem.h tensor/extend.h tensor/f16.h tensor/extra/dlpack.h tensor/extra/dlpack_abi.h tensor/tune/tune.h tensor/graph/captured.h \
            tensor/observe/profile.h tensor/observe/memory_plan.h tensor/observe/watch.h tensor/hooks.h autograd/tape.h autograd/hooks.h autograd/gradcheck.h \
-           nn/module.h nn/around.h nn/io/safetensors.h nn/extra/ema.h nn/extra/scaler.h nn/extra/muon.h nn/extra/layers.h nn/extra/optimizers.h nn/extra/compact.h nn/extra/schedules.h nn/extra/lookahead.h \
+           nn/module.h nn/around.h nn/onnx/onnx.h nn/io/safetensors.h nn/extra/ema.h nn/extra/scaler.h nn/extra/muon.h nn/extra/layers.h nn/extra/optimizers.h nn/extra/compact.h nn/extra/schedules.h nn/extra/lookahead.h \
            nn/extra/inspect.h nn/models/zoo/airbench.h \
            dist/comm/store.h dist/comm/collectives.h dist/comm/mesh.h dist/ddp/codec.h dist/ddp/extra.h dist/graph/captured.h dist/trace.h \
            data/inspect.h

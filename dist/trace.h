@@ -3,6 +3,7 @@
 #ifndef TD_DIST_TRACE_H
 #define TD_DIST_TRACE_H
 
+#include "dist/comm/collectives.h"
 #include "dist/dist.h"
 
 TD_BEGIN_C
@@ -18,10 +19,6 @@ td_status td_trace_open(const char *path);
 void td_trace_begin(const char *name);
 void td_trace_end(void);
 td_status td_trace_close(void);
-
-/* When a collective was queued, began and ended: seconds on CLOCK_MONOTONIC; 0: not yet. May be
- * called also after td_work_wait, until the next collective of the group. */
-void td_work_times(const td_work *work, double *queued, double *begun, double *ended);
 
 /* ---- spans that have ended already ---- */
 

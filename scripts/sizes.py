@@ -159,17 +159,18 @@ def sizes_at(commit):
     return sizes
 
 
-def public_functions():
-    """How many functions each header declares, of those that tandem.h includes."""
-    command = os.environ.get("CC", "cc").split() + ["-E", "-I.", "-x", "c", "tandem.h"]
+def public_functions(*headers):
+    """{header: names} of the functions that these headers declare, and those that they include."""
+    command = os.environ.get("CC", "cc").split() + ["-E", "-I.", "-x", "c", "-"]
+    source = "".join(f'#include "{header}"\n' for header in headers)
     texts, ours = defaultdict(str), None
-    for line in subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\n"):
+    for line in subprocess.run(command, input=source, capture_output=True, text=True, check=True).stdout.split("\n"):
         place = re.match(r'# \d+ "([^"]+)"', line)
         if place:
             ours = None if place.group(1).startswith(("/", "<")) else os.path.normpath(place.group(1))
         elif ours and not line.startswith("#"):
             texts[ours] += line + "\n"
-    seen, counts = set(), defaultdict(int)
+    seen, found = set(), defaultdict(list)
     for header, text in texts.items():
         changes = 1
         while changes:  # bodies, from the inside out
@@ -177,10 +178,10 @@ def public_functions():
         for declaration in text.split(";"):
             declaration = re.sub(r"__attribute__\s*\(\(.*?\)\)+", "", declaration, flags=re.S).strip()
             name = re.match(r"[\w\s*]*?\b\(?(td_\w+)\)?\s*\((?!\s*\*)", declaration)
-            if name and not declaration.startswith("typedef") and name.group(1) not in seen:
+            if name and not declaration.startswith(("typedef", "static")) and name.group(1) not in seen:
                 seen.add(name.group(1))
-                counts[header] += 1
-    return counts
+                found[header].append(name.group(1))
+    return found
 
 
 def row_of(folder):
@@ -293,7 +294,7 @@ def main():
     print(f"above the plan, within a limit: {len(above)}")
     for name, plan, limit, reason in above:
         print(f"  {name}: {reason}")
-    public = public_functions()
+    public = {header: len(names) for header, names in public_functions("tandem.h").items()}
     families = {header: n for header, n in public.items() if FAMILIES.fullmatch(header)}
     single = sum(public.values()) - sum(families.values())
     print(f"public functions: {single} (plan: about {PUBLIC_PLAN}), and {sum(families.values())} operations in "
@@ -308,4 +309,5 @@ def main():
     return 1 if wrong else 0
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

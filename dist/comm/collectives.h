@@ -29,6 +29,9 @@ void td_group_abort(td_group *group, const char *reason);
 
 /* Whether a collective that was queued has ended, in success or failure. */
 bool td_work_test(const td_work *work);
+/* When a collective was queued, began and ended: seconds on CLOCK_MONOTONIC; 0: not yet. May be
+ * called also after td_work_wait, until the next collective of the group. */
+void td_work_times(const td_work *work, double *queued, double *begun, double *ended);
 
 /* in has the shape [size, out...]. Rank r gets the reduction of all ranks' in[r]. */
 td_status td_reduce_scatter(td_group *group, td_tensor *out, const td_tensor *in, td_reduction op,

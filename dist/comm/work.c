@@ -1,5 +1,6 @@
 /* Work handles: what td_submit gives for a collective that is under way, and waiting for it. */
 #include "tensor/clock.h"
+#include "dist/comm/collectives.h"
 #include "dist/comm/group.h"
 #include "dist/comm/thread.h"
 #include "dist/comm/watchdog.h"

@@ -14,11 +14,11 @@ int td_paid_cpus(void);
  * first of a list), else td_paid_cpus().
  */
 int td_default_threads(void);
-/* From now on the CPUs are divided by so many processes. */
+/* From now on the CPUs are divided by this number of processes. */
 void td_pool_share_cpus(int processes);
 
 /* Lets a thread run on `count` CPUs only, from the `first` usable one on. 0 or an errno code;
- * EINVAL: there are not so many. */
+ * EINVAL: there are too few. */
 int td_bind_thread(pthread_t thread, int first, int count);
 
 #endif

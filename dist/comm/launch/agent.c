@@ -10,8 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* At most so many seconds from SIGTERM to SIGKILL when another node was lost: workers wait for it
- * in vain. */
+/* At most this number of seconds from SIGTERM to SIGKILL when another node was lost: workers wait
+ * for it in vain. */
 static const double LOST_GRACE = 2;
 static const double END_PATIENCE = 3;  /* seconds to wait for the coordinator after a signal */
 static const double LOOK_EVERY = 0.02; /* seconds between the coordinator's looks */
