@@ -27,7 +27,17 @@ static bool make_tensors(td_batch_memory *m, const td_batch_plan *plan, td_devic
     }
     m->x->name = "the loader's x";
     m->y->name = "the loader's y";
+    m->x->lent = m->y->lent = true;
     return true;
+}
+
+/* The caller of td_loader_next, to whom it was lent, must not free it. */
+static void free_lent(td_tensor *t)
+{
+    if (t != NULL) {
+        t->lent = false;
+        td_free(t);
+    }
 }
 
 bool td_batch_memory_make(td_batch_memory *memory, const td_batch_plan *plan, td_device device)
@@ -42,10 +52,10 @@ bool td_batch_memory_make(td_batch_memory *memory, const td_batch_plan *plan, td
 
 void td_batch_memory_free(td_batch_memory *memory)
 {
-    td_free(memory->tail_x);
-    td_free(memory->tail_y);
-    td_free(memory->x);
-    td_free(memory->y);
+    free_lent(memory->tail_x);
+    free_lent(memory->tail_y);
+    free_lent(memory->x);
+    free_lent(memory->y);
 }
 
 /* Replaces *tail by a view of full's memory with n samples: strides may depend on their number. */
@@ -56,10 +66,11 @@ static void see_tail(const td_batch_memory *m, const td_tensor *full, td_layout 
     td_shape shape = td_shape_of(full);
     shape.dim[0] = n;
     td_layout_strides(m->device, layout, shape, stride);
-    td_free(*tail);
+    free_lent(*tail);
     *tail = td_slice_of_storage(full, full->offset, shape, stride);
     TD_REQUIRE(*tail != NULL, TD_NOWHERE, "loader: %s", td_last_error());
     (*tail)->name = full->name;
+    (*tail)->lent = true;
 }
 
 void td_batch_memory_of(td_batch_memory *m, int64_t n, td_tensor **x, td_tensor **y)

@@ -119,8 +119,8 @@ static td_module *nn_squeeze(int64_t channels)
         return NULL;
     }
     squeeze *s = m->state;
-    s->down = td_module_add(m, "down", td_nn_conv2d(channels, channels / 4));
-    s->up = td_module_add(m, "up", td_nn_conv2d(channels / 4, channels));
+    s->down = td_module_add(m, "down", td_nn_conv2d(channels, channels / 4, .kernel = 1));
+    s->up = td_module_add(m, "up", td_nn_conv2d(channels / 4, channels, .kernel = 1));
     return td_module_finish(m);
 }
 

@@ -2,6 +2,25 @@
  * gradients are averaged. */
 #include <tandem.h>
 
+/* What td_evaluate does, for a measure of your own; td_forward2 takes two inputs. */
+static td_status evaluate(td_module *net, td_loader *loader, double right_seen[2])
+{
+    td_status status = td_broadcast_buffers(net); /* all ranks: rank 0's running statistics */
+    td_eval(net);
+    td_no_grad_begin();
+    for (td_batch batch; status == TD_OK && td_loader_next(loader, &batch);) {
+        TD_STEP {
+            td_tensor *logits = td_forward(net, batch.x);
+            right_seen[0] += td_item(td_count_top(logits, batch.y, 1));
+            right_seen[1] += (double)batch.size;
+        }
+    }
+    td_no_grad_end();
+    td_train(net);
+    status = status == TD_OK ? td_loader_status(loader) : status;
+    return status == TD_OK ? td_all_reduce_numbers(NULL, right_seen, 2) : status;
+}
+
 static int rank_main(int local_rank, void *arg)
 {
     (void)local_rank, (void)arg;
@@ -33,6 +52,14 @@ static int rank_main(int local_rank, void *arg)
         sum = td_all_reduce_mean(sum / (double)td_loader_batches(loader));
         td_printf_rank0("epoch %d: loss %.4f\n", epoch + 1, sum);
     }
+    td_loader_close(loader);
+    loader = td_loader_open(data, .batch_size = 16,
+                            .sampler = td_distributed_sampler(.no_padding = true));
+    double right_seen[2] = { 0, 0 };
+    if (loader == NULL || evaluate(net, loader, right_seen) != TD_OK) {
+        td_die();
+    }
+    td_printf_rank0("%g of %g right\n", right_seen[0], right_seen[1]);
     td_loader_close(loader);
     td_optim_free(optim);
     td_module_free(net);

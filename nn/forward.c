@@ -19,10 +19,16 @@ static td_tensor *run_in_scope(td_module *m, td_tensor *x, td_tensor *second, td
     return y;
 }
 
+static void require_step(const char *function, td_site at)
+{
+    TD_REQUIRE(td_in_step(), at, "%s outside a step: put it into TD_STEP { }", function);
+}
+
 td_tensor *td_forward_at(td_module *m, td_tensor *x, td_site at)
 {
     TD_REQUIRE(m != NULL, at, "td_forward: the module is NULL: its constructor failed (%s)",
                td_last_reason());
+    require_step("td_forward", at);
     td_context_push(td_node_of(m)->label);
     TD_REQUIRE(x != NULL, at, "td_forward: the input is NULL");
     TD_REQUIRE(m->type->forward != NULL, at, "%s takes two inputs: td_forward2", m->type->name);
@@ -33,6 +39,7 @@ td_tensor *td_forward2_at(td_module *m, td_tensor *a, td_tensor *b, td_site at)
 {
     TD_REQUIRE(m != NULL, at, "td_forward2: the module is NULL: its constructor failed (%s)",
                td_last_error());
+    require_step("td_forward2", at);
     td_context_push(td_node_of(m)->label);
     TD_REQUIRE(a != NULL && b != NULL, at, "td_forward2: input %s is NULL", a == NULL ? "a" : "b");
     TD_REQUIRE(m->type->forward2 != NULL, at, "%s takes one input: td_forward", m->type->name);

@@ -69,6 +69,9 @@ td_module *td_nn_conv2d_at(td_nn_conv2d_options o, td_site at)
     TD_REQUIRE(groups > 0 && o.in % groups == 0 && o.out % groups == 0, at,
                "%s(%lld, %lld): %lld groups do not divide both channel counts", name,
                (long long)o.in, (long long)o.out, (long long)groups);
+    TD_REQUIRE(o.kernel != 0 || o.kernel_hw[0] != 0, at,
+               "%s(%lld, %lld): the kernel size is missing: .kernel = 3 (or 1, for single pixels)",
+               name, (long long)o.in, (long long)o.out);
     td_conv2d_options s = { .groups = (int)groups, .same = o.same };
     int kernel[2];
     memcpy(s.pads, o.pads, sizeof s.pads);

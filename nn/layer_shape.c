@@ -12,6 +12,9 @@
 LAYER(relu, "ReLU", td_relu_at(x, at))
 LAYER(gelu, "GELU", td_gelu_at(x, at))
 LAYER(silu, "SiLU", td_silu_at(x, at))
+LAYER(sigmoid, "Sigmoid", td_sigmoid_at(x, at))
+LAYER(tanh, "Tanh", td_tanh_at(x, at))
+LAYER(softmax, "Softmax", td_softmax_at(x, 1, at))
 LAYER(flatten, "Flatten", td_flatten_at(x, 1, at))
 LAYER(global_avg_pool2d, "GlobalAvgPool2d", td_global_avg_pool2d_at(x, at))
 

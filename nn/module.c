@@ -136,19 +136,19 @@ td_module *td_module_new(const td_module_type *type, size_t state_size)
 }
 
 /* Names become parts of paths: a dot, or the same name twice, would make two things one. */
-static void check_name(const td_module *m, const char *name)
+static void check_name(const td_module *m, const char *name, td_site at)
 {
-    TD_REQUIRE(name != NULL && *name != '\0' && strchr(name, '.') == NULL, TD_HERE,
+    TD_REQUIRE(name != NULL && *name != '\0' && strchr(name, '.') == NULL, at,
                "%s: '%s' cannot be the name of a child or tensor: it must not be empty or contain "
                "a dot",
                m->type->name, name == NULL ? "NULL" : name);
     for (int i = 0; i < m->child_count; i++) {
-        TD_REQUIRE(strcmp(m->children[i]->name, name) != 0, TD_HERE,
+        TD_REQUIRE(strcmp(m->children[i]->name, name) != 0, at,
                    "%s already has a child '%s'; give every child a name of its own", m->type->name,
                    name);
     }
     for (int i = 0; i < m->tensor_count; i++) {
-        TD_REQUIRE(strcmp(m->tensors[i].name, name) != 0, TD_HERE,
+        TD_REQUIRE(strcmp(m->tensors[i].name, name) != 0, at,
                    "%s already has a tensor '%s'; give every tensor a name of its own",
                    m->type->name, name);
     }
@@ -179,27 +179,27 @@ td_module_part td_module_part_of(const td_module *m)
     return td_node_of(m)->part;
 }
 
-td_module *td_module_add(td_module *parent, const char *name, td_module *child)
+td_module *td_module_add_at(td_module *parent, const char *name, td_module *child, td_site at)
 {
     if (parent == NULL) {
         td_module_free(child);
         return NULL;
     }
-    check_name(parent, name);
+    check_name(parent, name, at);
     if (child == NULL) {
         give_up_without(parent, "child", name);
         return NULL;
     }
     td_module_node *node = td_node_of(child);
     for (const td_module *up = parent; up != NULL; up = td_node_of(up)->parent) {
-        TD_REQUIRE(up != child, TD_HERE, "%s: '%s' cannot be a child: this module is part of it",
+        TD_REQUIRE(up != child, at, "%s: '%s' cannot be a child: this module is part of it",
                    parent->type->name, name);
     }
-    TD_REQUIRE(node->parent == NULL, TD_HERE,
+    TD_REQUIRE(node->parent == NULL, at,
                "%s is already part of another module (as '%s'); a module has one place. To share "
                "weights, register the same tensor in two modules",
                child->type->name, node->path);
-    TD_REQUIRE(td_node_of(parent)->params == NULL && node->params == NULL, TD_HERE,
+    TD_REQUIRE(td_node_of(parent)->params == NULL && node->params == NULL, at,
                "'%s' is added to %s after td_parameters; build the whole model first", name,
                parent->type->name);
 
@@ -240,18 +240,18 @@ static bool grow_tensors(td_module *m)
     return tensors != NULL && paths != NULL;
 }
 
-static td_tensor *add_tensor(td_module *m, const char *name, td_tensor *t, bool buffer)
+static td_tensor *add_tensor(td_module *m, const char *name, td_tensor *t, bool buffer, td_site at)
 {
     if (m == NULL) {
         td_free(t);
         return NULL;
     }
-    check_name(m, name);
+    check_name(m, name, at);
     if (t == NULL) {
         give_up_without(m, "tensor", name);
         return NULL;
     }
-    TD_REQUIRE(td_node_of(m)->params == NULL, TD_HERE,
+    TD_REQUIRE(td_node_of(m)->params == NULL, at,
                "'%s' is added to %s after td_parameters; build the whole model first", name,
                m->type->name);
     char *own_name = strdup(name);
@@ -271,23 +271,24 @@ static td_tensor *add_tensor(td_module *m, const char *name, td_tensor *t, bool 
     return t;
 }
 
-td_tensor *td_module_parameter(td_module *m, const char *name, td_tensor *t)
+td_tensor *td_module_parameter_at(td_module *m, const char *name, td_tensor *t, td_site at)
 {
-    t = add_tensor(m, name, t, false);
+    t = add_tensor(m, name, t, false, at);
     if (t != NULL && !td_is_leaf(t)) {
         td_requires_grad(t, true);
     }
     return t;
 }
 
-td_tensor *td_module_buffer(td_module *m, const char *name, td_tensor *t)
+td_tensor *td_module_buffer_at(td_module *m, const char *name, td_tensor *t, td_site at)
 {
-    return add_tensor(m, name, t, true);
+    return add_tensor(m, name, t, true, at);
 }
 
-td_tensor *td_module_new_parameter(td_module *m, const char *name, td_shape shape, td_layout layout)
+td_tensor *td_module_new_parameter_at(td_module *m, const char *name, td_shape shape,
+                                      td_layout layout, td_site at)
 {
-    return td_module_parameter(m, name, td_init_new(shape, layout));
+    return td_module_parameter_at(m, name, td_init_new(shape, layout), at);
 }
 
 td_module *td_module_finish(td_module *m)

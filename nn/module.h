@@ -63,13 +63,17 @@ td_module *td_module_new(const td_module_type *type, size_t state_size);
 /* Add a child, a parameter (it becomes a leaf) or a buffer under a name; the module owns it from
  * then on. They return what was added. Adding NULL is allowed: td_module_finish then frees the
  * module and returns NULL, so a constructor need not look at each. */
-td_module *td_module_add(td_module *parent, const char *name, td_module *child);
-td_tensor *td_module_parameter(td_module *m, const char *name, td_tensor *t);
-td_tensor *td_module_buffer(td_module *m, const char *name, td_tensor *t);
+td_module *td_module_add_at(td_module *parent, const char *name, td_module *child, td_site at);
+td_tensor *td_module_parameter_at(td_module *m, const char *name, td_tensor *t, td_site at);
+td_tensor *td_module_buffer_at(td_module *m, const char *name, td_tensor *t, td_site at);
 /* Makes a parameter (f32 on cpu:0, contents undefined) and adds it. */
-td_tensor *td_module_new_parameter(td_module *m, const char *name, td_shape shape,
-                                   td_layout layout);
+td_tensor *td_module_new_parameter_at(td_module *m, const char *name, td_shape shape,
+                                      td_layout layout, td_site at);
 td_module *td_module_finish(td_module *m);
+#define td_module_add(...) td_module_add_at(__VA_ARGS__, TD_HERE)
+#define td_module_parameter(...) td_module_parameter_at(__VA_ARGS__, TD_HERE)
+#define td_module_buffer(...) td_module_buffer_at(__VA_ARGS__, TD_HERE)
+#define td_module_new_parameter(...) td_module_new_parameter_at(__VA_ARGS__, TD_HERE)
 
 /* What a module is in its model. Whoever builds a model marks its parts; recomputation
  * (td_model_recompute) and sharding (td_zero) treat the model accordingly. The models of td_model

@@ -117,6 +117,9 @@ td_module *td_nn_global_avg_pool2d(void); /* nn.AdaptiveAvgPool2d(1) */
 td_module *td_nn_relu(void);
 td_module *td_nn_gelu(void);
 td_module *td_nn_silu(void);
+td_module *td_nn_sigmoid(void);
+td_module *td_nn_tanh(void);
+td_module *td_nn_softmax(void); /* over dimension 1, the classes; not before td_cross_entropy */
 td_module *td_nn_flatten(void); /* [N,...] -> [N,d] */
 
 /* Dropout draws from a stream of its own, which depends on td_manual_seed and on its place in the

@@ -57,12 +57,11 @@ static const td_module_type sequential_type = { .name = "Sequential",
 
 td_module *td_nn_sequential_at(td_module *const *children, int count, td_site at)
 {
-    (void)at;
     td_module *m = td_module_new(&sequential_type, 0);
     for (int i = 0; i < count; i++) {
         char name[16];
         snprintf(name, sizeof name, "%d", i);
-        td_module_add(m, name, children[i]);
+        td_module_add_at(m, name, children[i], at);
     }
     return td_module_finish(m);
 }

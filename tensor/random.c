@@ -332,6 +332,11 @@ static td_tensor *begin_draw(td_tensor *t, const char *what, td_site at)
     return drawn;
 }
 
+static td_generator *or_default(td_generator *g)
+{
+    return g != NULL ? g : td_default_generator();
+}
+
 static void finish_draw(td_tensor *t, td_tensor *drawn)
 {
     if (drawn != t) {
@@ -344,7 +349,7 @@ void td_uniform_inplace_at(td_tensor *t, double from, double to, td_generator *g
 {
     TD_REQUIRE(from <= to, at, "td_uniform_: %g to %g is not a range", from, to);
     td_tensor *drawn = begin_draw(t, "td_uniform_", at);
-    uniform_values(g, td_ptr(drawn), td_numel(t), (float)from, (float)to);
+    uniform_values(or_default(g), td_ptr(drawn), td_numel(t), (float)from, (float)to);
     finish_draw(t, drawn);
 }
 
@@ -352,7 +357,7 @@ void td_normal_inplace_at(td_tensor *t, double mean, double std, td_generator *g
 {
     TD_REQUIRE(std >= 0.0, at, "td_normal_: a standard deviation of %g is negative", std);
     td_tensor *drawn = begin_draw(t, "td_normal_", at);
-    normal_values(g, td_ptr(drawn), td_numel(t), mean, std);
+    normal_values(or_default(g), td_ptr(drawn), td_numel(t), mean, std);
     finish_draw(t, drawn);
 }
 

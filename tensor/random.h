@@ -46,6 +46,7 @@ void td_manual_seed(uint64_t seed);
 /* td_uniform_ and td_normal_ fill a float tensor in place, in row-major order of its shape for
  * every memory order. The numbers are PyTorch's numbers for f32, converted to t's dtype.
  * td_uniform_ draws from [from, to). */
+/* g NULL: the default generator. */
 void td_uniform_inplace_at(td_tensor *t, double from, double to, td_generator *g, td_site at);
 void td_normal_inplace_at(td_tensor *t, double mean, double std, td_generator *g, td_site at);
 /* Brings g to where it is after td_uniform_ or td_normal_ of a tensor of so many elements. */

@@ -94,7 +94,7 @@ static step *open_step(const char *what, td_site at)
 {
     TD_REQUIRE(td_in_step(), at,
                "%s outside a step: operations make their results in step memory, so they belong "
-               "between td_step_begin() and td_step_end()",
+               "into TD_STEP { } (or between td_step_begin and td_step_end)",
                what);
     return thread_step;
 }

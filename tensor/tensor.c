@@ -204,6 +204,7 @@ void td_free_at(td_tensor *t, td_site at)
                "td_free: %s belongs to step %llu, and step tensors are not freed: they go with "
                "their step",
                td_label(t), (unsigned long long)t->step);
+    TD_REQUIRE(!t->lent, at, "td_free: %s is not yours: whoever has lent it frees it", td_label(t));
     if (t->grad != NULL && td_free_grad_state_hook != NULL) {
         td_free_grad_state_hook(t);
     }

@@ -80,6 +80,7 @@ typedef struct td_tensor {
     int64_t offset;             /* of element [0,...,0] from the storage's start, in elements */
     uint64_t step;              /* 0: persistent; otherwise the number of the tensor's step */
     bool let_go;                /* its scope has released it: using it is a fatal error */
+    bool lent;                  /* not the caller's: td_free is a fatal error */
     struct td_grad_state *grad; /* NULL: no gradients */
     const char *name;           /* for messages; not owned; may be NULL */
 } td_tensor;

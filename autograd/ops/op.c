@@ -11,6 +11,9 @@
 td_tensor *td_op_input(td_tensor *x, const char *op, const char *what, td_rule rule, td_site at)
 {
     td_check_float(x, op, what, at);
+    TD_REQUIRE(td_in_step(), at,
+               "td_%s outside a step: its result is made in step memory; put it into TD_STEP { }",
+               op);
     switch (rule) {
     case TD_RULE_IS_FACTOR:
         if (x->dtype == TD_F32) {

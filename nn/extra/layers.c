@@ -95,6 +95,7 @@ td_module *td_nn_conv_transpose2d_at(td_nn_conv_transpose2d_options o, td_site a
 
 /* ---- pooling and resizing ---- */
 
+TD_LAYER_BY(leaky_relu, void, "LeakyReLU", td_leaky_relu_at(x, 0.01, at), .describe = NULL);
 TD_LAYER(max_pool1d, td_pool1d_options, x, "MaxPool1d", .describe = NULL);
 TD_LAYER(avg_pool1d, td_pool1d_options, x, "AvgPool1d", .describe = NULL);
 TD_LAYER(interpolate, td_interpolate_options, x, "Upsample", .describe = NULL);
@@ -256,6 +257,11 @@ td_module *td_nn_rms_norm_at(td_nn_rms_norm_options o, td_site at)
 /* ---- activation ---- */
 
 TD_LAYER_BY(prelu, norm_state, "PReLU", td_prelu_at(x, s->weight, at), .describe = NULL);
+
+td_module *td_nn_leaky_relu(void)
+{
+    return td_module_finish(td_module_new(&leaky_relu_type, 0));
+}
 
 td_module *td_nn_prelu_at(int64_t channels, td_site at)
 {

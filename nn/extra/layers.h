@@ -96,6 +96,7 @@ td_module *td_nn_rms_norm_at(td_nn_rms_norm_options options, td_site at);
 
 /* ---- activation ---- */
 
+td_module *td_nn_leaky_relu(void); /* nn.LeakyReLU: slope 0.01 */
 /* nn.PReLU: td_prelu with a weight [channels] that begins as 0.25; 1: the same for all. */
 td_module *td_nn_prelu_at(int64_t channels, td_site at);
 

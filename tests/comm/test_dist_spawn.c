@@ -85,6 +85,24 @@ static void all_end_well(void **state)
     }
 }
 
+/* Rank 1 makes fewer steps, and returns 0: rank 0 fails, and is not the cause. */
+static int return_early(int rank, void *arg)
+{
+    (void)arg;
+    if (td_dist_init(.timeout = 20) != TD_OK || td_barrier(NULL) != TD_OK) {
+        return 3;
+    }
+    return rank == 1 ? 0 : td_barrier(NULL) != TD_OK;
+}
+
+static void a_rank_returns_early(void **state)
+{
+    (void)state;
+    assert_int_equal(td_spawn(return_early, NULL, 2), TD_E_PEER);
+    assert_non_null(strstr(td_last_error(), "rank 1 had ended before (exit code 0)"));
+    assert_non_null(strstr(td_last_error(), "fewer steps?"));
+}
+
 static int sleep_long(int rank)
 {
     mark("pid", rank, getpid());
@@ -477,6 +495,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stopped_by_is_set),
+        cmocka_unit_test(a_rank_returns_early),
         FOLDER_TEST(all_end_well),
         FOLDER_TEST(exit_code),
         FOLDER_TEST(message_of_the_child),

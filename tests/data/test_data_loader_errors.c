@@ -62,6 +62,23 @@ static void test_bad_options(void **state)
     assert_error_says("no samples", NULL);
 }
 
+/* A batch belongs to the loader; a clone of it to the caller. */
+static void test_a_batch_is_not_freed(void **state)
+{
+    (void)state;
+    toy t = make_toy(5);
+    for (int workers = 0; workers < 2; workers++) {
+        td_loader *loader = td_loader_open(&t.base, .batch_size = 2, .workers = workers);
+        for (td_batch batch; td_loader_next(loader, &batch);) {
+            expect_fatal("td_free: 'the loader's x'", td_free(batch.x));
+            assert_non_null(strstr(fatal_message(), "test_data_loader_errors.c:"));
+            expect_fatal("td_free: 'the loader's y'", td_free(batch.y));
+            td_free(td_clone(batch.x));
+        }
+        td_loader_close(loader);
+    }
+}
+
 static void test_null(void **state)
 {
     (void)state;
@@ -239,6 +256,7 @@ int main(void)
         cmocka_unit_test(test_worker_errors_reach_the_caller),
         cmocka_unit_test(test_bad_options),
         cmocka_unit_test(test_null),
+        cmocka_unit_test(test_a_batch_is_not_freed),
         cmocka_unit_test(test_an_error_cannot_be_overlooked),
         cmocka_unit_test(test_a_dataset_is_freed_after_its_loaders),
         cmocka_unit_test(test_own_samplers),

@@ -131,7 +131,7 @@ static void test_mistakes(void **state)
     const char *path = temp_path("nameless");
     expect_ok(td_save(path, net));
     assert_null(td_load_model(path));
-    assert_error_says("nameless", "does not say which model", "arch", NULL);
+    assert_error_says("nameless", "does not say which model", "arch", "a model of your own", NULL);
     assert_null(td_load_model(path, .arch = "resnet81"));
     assert_error_says("resnet18", NULL);
     assert_null(td_load_model(path, .arch = "airbench94"));

@@ -4,6 +4,7 @@
 #include "tandem.h"
 #include "tests/help/expect_fatal.h"
 #include "autograd/hooks.h"
+#include "nn/extra/layers.h"
 #include "tensor/extend.h"
 
 #include <stdarg.h>
@@ -440,11 +441,57 @@ static void test_forward_returns_null(void **state)
 {
     (void)state;
     td_module *net = td_nn_sequential(td_module_finish(td_module_new(&nothing_type, 0)),
-                                      td_nn_conv2d(3, 4), td_nn_batch_norm2d(4));
+                                      td_nn_conv2d(3, 4, .kernel = 1), td_nn_batch_norm2d(4));
     td_tensor *x = td_zeros(TD_SHAPE(1, 3, 2, 2), TD_F32, TD_CPU);
     td_step_begin();
     expect_fatal("Nothing: its forward returned NULL", td_forward(net, x));
     td_step_abandon();
+    td_free(x);
+    td_module_free(net);
+}
+
+/* What belongs into a step, without one: the caller's line, and what the caller has called. */
+static void test_outside_a_step(void **state)
+{
+    (void)state;
+    td_module *net = td_nn_linear(2, 2);
+    td_tensor *x = td_zeros(TD_SHAPE(1, 2), TD_F32, TD_CPU);
+    expect_fatal("td_forward outside a step", td_forward(net, x));
+    assert_non_null(strstr(fatal_message(), "test_nn_modules.c:"));
+    td_step_abandon();
+    expect_fatal("td_relu outside a step", td_relu(x));
+    assert_non_null(strstr(fatal_message(), "test_nn_modules.c:"));
+    expect_fatal("outside a step", td_add(x, x));
+    assert_non_null(strstr(fatal_message(), "test_nn_modules.c:"));
+    td_free(x);
+    td_module_free(net);
+}
+
+/* One optimizer a model; the message says how parts get settings of their own. */
+static void test_parameters_of_a_part(void **state)
+{
+    (void)state;
+    td_module *part = td_nn_linear(2, 2), *net = td_nn_sequential(part, td_nn_relu());
+    (void)td_parameters(net);
+    expect_fatal("td_optim_group", td_parameters(part));
+    assert_non_null(strstr(fatal_message(), "test_nn_modules.c:"));
+    td_module_free(net);
+}
+
+static void test_activations(void **state)
+{
+    (void)state;
+    td_module *net =
+        td_nn_sequential(td_nn_sigmoid(), td_nn_tanh(), td_nn_leaky_relu(), td_nn_softmax());
+    td_tensor *x = td_zeros(TD_SHAPE(3, 4), TD_F32, TD_CPU);
+    float got[12], want[12];
+    td_normal_(x, 0.0, 3.0, NULL); /* NULL: the default generator */
+    TD_STEP {
+        td_read(td_forward(net, x), got, TD_F32);
+        td_read(td_softmax(td_leaky_relu(td_tanh(td_sigmoid(x)), 0.01), 1), want, TD_F32);
+    }
+    assert_memory_equal(got, want, sizeof got);
+    assert_true(want[0] != want[1]);
     td_free(x);
     td_module_free(net);
 }
@@ -455,6 +502,7 @@ static void test_names_checked(void **state)
     td_module *net = td_nn_sequential(td_nn_relu());
     td_module *child = td_nn_relu();
     expect_fatal("already has a child '0'", td_module_add(net, "0", child));
+    assert_non_null(strstr(fatal_message(), "test_nn_modules.c:"));
     expect_fatal("a dot", td_module_add(net, "a.b", child));
     expect_fatal("empty", td_module_add(net, "", child));
     td_module_add(net, "1", child);
@@ -489,6 +537,8 @@ static void test_bad_sizes(void **state)
     (void)state;
     expect_fatal("must be positive", td_nn_linear(0, 3));
     expect_fatal("do not divide", td_nn_conv2d(3, 4, .groups = 2));
+    expect_fatal("the kernel size is missing", td_nn_conv2d(3, 4));
+    assert_non_null(strstr(fatal_message(), "test_nn_modules.c:"));
     expect_fatal("channel counts must be positive", td_nn_conv2d(-3, 4));
     expect_fatal("padding", td_nn_max_pool2d(2, .padding = 2));
     expect_fatal("[0, 1)", td_nn_dropout(1.0));
@@ -585,6 +635,9 @@ int main(void)
         cmocka_unit_test_teardown(test_null_children, end_step),
         cmocka_unit_test(test_forward_returns_null),
         cmocka_unit_test(test_names_checked),
+        cmocka_unit_test(test_outside_a_step),
+        cmocka_unit_test(test_parameters_of_a_part),
+        cmocka_unit_test(test_activations),
         cmocka_unit_test_teardown(test_messages_name_the_module, end_step),
         cmocka_unit_test(test_bad_sizes),
         cmocka_unit_test_teardown(test_summary, end_step),

@@ -270,7 +270,7 @@ static bool is_weight(const td_param *param, void *user)
 static void test_muon_of_matrices(void **state)
 {
     (void)state;
-    td_module *conv = td_nn_sequential(td_nn_conv2d(5, 9)),
+    td_module *conv = td_nn_sequential(td_nn_conv2d(5, 9, .kernel = 1)),
               *net = td_nn_sequential(td_nn_linear(5, 9));
     td_params *both[2] = { td_parameters(conv), td_parameters(net) };
     bool all = false;
