@@ -122,10 +122,11 @@ static td_status read_record(const td_safetensors *file, const td_load_model_opt
     const char *stem = td_safetensors_metadata(file, TD_KEY_STEM);
     *r = (td_model_record){ .arch = o->arch != NULL ? o->arch : arch };
     if (r->arch == NULL) {
-        return td_fail(TD_E_ARG,
-                       "'%s' does not say which model it is: give its arch (\"resnet50\"); a model of "
-                       "your own: make it, then td_load the file into it",
-                       o->path);
+        return td_fail(
+            TD_E_ARG,
+            "'%s' does not say which model it is: give its arch (\"resnet50\"); a model of "
+            "your own: make it, then td_load the file into it",
+            o->path);
     }
     r->stem = stem != NULL && strcmp(stem, "cifar") == 0 ? TD_STEM_CIFAR : TD_STEM_IMAGENET;
     look_at_shapes(file, r);

@@ -87,7 +87,8 @@ td_status td_shm_check_peer(td_shm *shm, int rank)
     if (atomic_load(&peer->gone)) {
         td_fail(TD_E_PEER, "rank %d (pid %d) has left the group", rank, (int)peer->pid);
     } else if (td_process_state(peer->pid, &start) == 0 || start != peer->start_time) {
-        td_fail(TD_E_PEER, "rank %d (pid %d) has died, or has ended before the others", rank, (int)peer->pid);
+        td_fail(TD_E_PEER, "rank %d (pid %d) has died, or has ended before the others", rank,
+                (int)peer->pid);
     } else {
         return TD_OK;
     }
