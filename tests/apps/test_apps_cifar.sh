@@ -88,7 +88,7 @@ awk -F, 'NR == 1 { fields = NF } { print } NF != fields { bad = 1 } END { exit b
 tap $? 'every row is whole' "$work/out"
 # The weights are finite, and the test is not: running statistics of two batches of 4 and 2 images.
 fails "a test's loss that is no number" 1 "the test's loss is -?nan over 6 images: .* a lower --lr" \
-    "$app" --limit 6 --batch-size 4 --accumulate 2 --epochs 1 --lr 0.1 --seed 0 --workers 0 \
+    "$app" --limit 6 --batch-size 4 --accumulate 2 --epochs 1 --lr 10 --seed 0 --workers 0 \
     --save-model "$work/nan"
 test ! -e "$work/nan" && ! grep -q '== test' "$work/out"
 tap $? 'it is not printed, and no model is saved' "$work/out"

@@ -178,6 +178,8 @@ static int run_frozen_later(int rank, int size, void *arg)
     job_backward(&job, 1.0);
     REQUIRE(n.count == 1);
     REQUIRE(strstr(n.message, "'two.bias' was frozen after td_ddp") != NULL);
+    job_close(&job);
+    td_dist_destroy();
     return 0;
 }
 

@@ -20,7 +20,8 @@
 enum { FIRST_GROUP = 1, OTHERS };
 enum { FIRST_KEY = 256 }; /* beyond every character: long options only; but -h is help */
 
-const char *argp_program_version = "tandem " TANDEM_VERSION;
+/* The C library looks for this name. */
+__attribute__((visibility("default"))) const char *argp_program_version = "tandem " TANDEM_VERSION;
 
 /* Without the other functions of atexit: exit has begun. */
 static void check_stdout(void)

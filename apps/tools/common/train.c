@@ -333,8 +333,9 @@ static td_status run_epochs(train_run *r)
         }
         path[0] = '\0';
         r->task->epoch_done(r, td_clock() - r->began, path);
+        td_status tested = TD_OK;
         if (r->task->validate != NULL && !r->stop) {
-            TD_TRY(r->task->validate(r));
+            tested = r->task->validate(r);
         }
         if (r->task->validate != NULL && r->stop) {
             break; /* the resumed run validates: that may take long */
@@ -342,6 +343,9 @@ static td_status run_epochs(train_run *r)
         TD_TRY(train_save_finish(r)); /* of this epoch */
         train_epoch_begin(&r->state, r->state.epoch + 1);
         TD_TRY(train_save_epoch(r, path));
+        if (tested != TD_OK) { /* what was trained is kept */
+            return train_save_finish(r) != TD_OK ? TD_E_IO : tested;
+        }
     }
     TD_TRY(train_save_finish(r));
     return r->stop ? train_save_interrupted(r) : TD_OK;
