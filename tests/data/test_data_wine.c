@@ -213,7 +213,6 @@ static const bad_case bad_cases[] = {
     { HEADER ROW ROW "1,2,3,4,5,6,7,8,9,10,11,12,13,3\n", { "bad.csv:4", "target is 3", "0, 1" } },
     { HEADER "1,2,3,4,5,6,7,8,9,10,11,12,13,-1\n", { "bad.csv:2", "target is -1" } },
     { HEADER "1,2,3,4,5,6,7,8,9,10,11,12,13,0.5\n", { "bad.csv:2", "target is 0.5" } },
-    { HEADER ROW "\n" ROW, { "bad.csv:3", "1 columns" } },
 };
 
 static void test_bad_files(void **state)

@@ -145,12 +145,15 @@ static void test_mistakes(void **state)
 {
     fixture *f = *state;
     td_module *query = f->inner->children[0];
+    expect_fatal("td_forward outside a step", td_forward(f->inner, f->a));
+    td_step_begin();
     expect_fatal("Attention takes two inputs: td_forward2", td_forward(f->inner, f->a));
     assert_non_null(strstr(fatal_message(), "in attention (Attention)"));
     expect_fatal("Linear takes one input: td_forward", td_forward2(query, f->a, f->b));
     expect_fatal("input b is NULL", td_forward2(f->inner, f->a, NULL));
     assert_non_null(strstr(fatal_message(), "test_nn_two_inputs.c:"));
     expect_fatal("the module is NULL", td_forward2(NULL, f->a, f->b));
+    td_step_abandon();
     td_context_clear();
     td_tensor *narrow = td_zeros(TD_SHAPE(2, WIDTH - 1), TD_F64, TD_CPU);
     td_step_begin();

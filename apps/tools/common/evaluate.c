@@ -109,7 +109,6 @@ static int64_t divide_up(int64_t a, int64_t b)
 static td_status evaluate(train_run *r, int64_t batch_size, evaluation *e)
 {
     int64_t most = divide_up(r->test->length, td_dist_world_size());
-    const td_generator before = *td_default_generator();
     *e = (evaluation){ 0 };
     if (td_dist_is_initialized()) {
         TD_TRY(td_broadcast_buffers(r->net));
@@ -117,9 +116,6 @@ static td_status evaluate(train_run *r, int64_t batch_size, evaluation *e)
     TD_TRY(open_part(r, batch_size));
     td_status status = run(r, divide_up(most, batch_size), e);
     close_part(r, status == TD_OK && !e->stopped);
-    if (e->stopped) { /* who goes on tests all again, and draws the same numbers */
-        *td_default_generator() = before;
-    }
     TD_TRY(status);
     double sums[] = { (double)e->correct, (double)e->correct_k, (double)e->count, e->loss };
     TD_TRY(ranks_sum(sums, 4));

@@ -190,7 +190,8 @@ static td_status copy_file(FILE *from, const char *path)
         fwrite(bytes, 1, n, to);
     }
     bool bad = ferror(from) || ferror(to);
-    return (fclose(to) != 0) | bad ? cannot_write(path) : TD_OK;
+    bad = fclose(to) != 0 || bad;
+    return bad ? cannot_write(path) : TD_OK;
 }
 
 static td_status open_csv(metrics *m, int64_t first_step)

@@ -300,6 +300,10 @@ static td_status one_step(train_run *r, const td_batch *batch)
 /* The rest of the running epoch, or less if a signal asks to stop. */
 static td_status run_epoch(train_run *r)
 {
+    if (r->state.batch == td_loader_batches(r->loader) &&
+        td_loader_epoch(r->loader) > (uint64_t)r->state.epoch) {
+        return TD_OK; /* resumed behind the last batch of an epoch that was not tested */
+    }
     td_loader_seek(r->loader, (uint64_t)r->state.epoch, r->state.batch);
     for (td_batch batch; !(r->stop && between_groups(r)) && td_loader_next(r->loader, &batch);) {
         td_trace_begin("step");
