@@ -216,6 +216,9 @@ static int run_frozen_early(int rank, int size, void *arg)
     (void)td_parameters(listed);
     expect_fatal("call td_ddp before td_parameters", td_ddp(listed));
     REQUIRE(strstr(fatal_message(), "test_dist_ddp_unused.c:") != NULL);
+    td_module_free(listed);
+    td_optim_free(optim);
+    td_module_free(net);
     td_dist_destroy();
     return 0;
 }

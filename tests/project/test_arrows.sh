@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The arrows between the rooms point only downwards, and in a room from its subfolders to its root: who
 # includes whom, read from the sources. Calls point the same way, and not in circles: who calls whom, read
-# from the object files.
+# from the object files. (With sanitizers nothing is left out of a program.)
+# run: plain
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 
