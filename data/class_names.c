@@ -56,7 +56,9 @@ static td_status check_names_differ(const char *where, const td_class_names *lis
     if (sorted == NULL) {
         return td_fail(TD_E_NOMEM, "%s: no memory for the classes' names", where);
     }
-    memcpy(sorted, list->name, bytes);
+    for (int i = 0; i < list->count; i++) {
+        sorted[i] = list->name[i];
+    }
     qsort(sorted, (size_t)list->count, sizeof *sorted, by_text);
     td_status status = TD_OK;
     for (int i = 1; i < list->count && status == TD_OK; i++) {
