@@ -178,6 +178,8 @@ $(shell mkdir -p $(B); printf '%s\n' '$(FLAGS_NOW)' | cmp -s - $(FLAGS) || \
 $(shell printf '%s\n' '$(LIB_SRC)' | cmp -s - $(B)/sources || printf '%s\n' '$(LIB_SRC)' >$(B)/sources)
 endif
 
+# Sanitizers and the C library find functions of test programs by name.
+$(B)/tests/%.o: ALL_CFLAGS += -fvisibility=default
 $(B)/%.o: %.c $(FLAGS)
 	@mkdir -p $(@D)
 	$(call say,CC,$<)$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<

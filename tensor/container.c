@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { PATH_BYTES = 4096 };
@@ -63,18 +64,19 @@ static void look_at_cpus(const char *folder, bool second, void *result)
 {
     int *least = result;
     char path[PATH_BYTES + 64];
-    double quota = -1, period = 0;
+    char text[64] = "", *end;
     snprintf(path, sizeof path, "%s/%s", folder, second ? "cpu.max" : "cpu.cfs_quota_us");
     FILE *file = fopen(path, "re");
     if (file == NULL) {
         return;
     }
-    int got = fscanf(file, "%lf %lf", &quota, &period);
+    (void)!fgets(text, sizeof text, file);
     fclose(file);
-    if (!second && got == 1) {
-        period = (double)read_number(folder, "cpu.cfs_period_us", "", 0);
+    long long quota = strtoll(text, &end, 10), period = strtoll(end, NULL, 10); /* "max": 0 */
+    if (!second) {
+        period = (long long)read_number(folder, "cpu.cfs_period_us", "", 0);
     }
-    double cpus = period > 0 && quota > 0 ? ceil(quota / period) : INT_MAX;
+    double cpus = period > 0 && quota > 0 ? ceil((double)quota / (double)period) : INT_MAX;
     *least = cpus < *least ? (int)cpus : *least;
 }
 
