@@ -1,6 +1,8 @@
 /* Looks at processes of this host, and at this one's limits and stderr. */
 #include "dist/comm/process.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -32,17 +34,22 @@ bool td_stderr_is_read(double seconds)
     return poll(&console, 1, (int)(seconds * 1e3)) > 0;
 }
 
-/* What /proc says. false: no such process. */
-static bool read_process(pid_t pid, char *state, pid_t *parent, uint64_t *start_time)
+/* What /proc says, read without malloc, which may have no memory. Otherwise an errno: ESRCH or
+ * ENOENT: no such process; others tell nothing of the process: too many open files, say. */
+static int read_process(pid_t pid, char *state, pid_t *parent, uint64_t *start_time)
 {
     char path[64], line[1024];
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    FILE *file = fopen(path, "re");
-    if (file == NULL) {
-        return false;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return errno;
     }
-    size_t length = fread(line, 1, sizeof line - 1, file);
-    fclose(file);
+    ssize_t length = read(fd, line, sizeof line - 1);
+    int error = errno;
+    close(fd);
+    if (length < 0) {
+        return error;
+    }
     line[length] = '\0';
     /* The second field is the program's name in brackets, which may hold anything. */
     const char *end = strrchr(line, ')');
@@ -52,27 +59,29 @@ static bool read_process(pid_t pid, char *state, pid_t *parent, uint64_t *start_
                               " %c %d %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
                               "%*s %*s %llu",
                               state, &from, &start) != 3) {
-        return false;
+        return ESRCH;
     }
     *parent = from;
     *start_time = start;
-    return true;
+    return 0;
 }
 
 char td_process_state(pid_t pid, uint64_t *start_time)
 {
     char state;
     pid_t parent;
-    bool ended = !read_process(pid, &state, &parent, start_time) || state == 'Z' || state == 'X' ||
-                 state == 'x';
-    return ended ? 0 : state;
+    int error = read_process(pid, &state, &parent, start_time);
+    if (error != 0) {
+        return error == ESRCH || error == ENOENT ? 0 : TD_PROCESS_UNKNOWN;
+    }
+    return state == 'Z' || state == 'X' || state == 'x' ? 0 : state;
 }
 
 pid_t td_process_parent(pid_t pid, uint64_t *start_time)
 {
     char state;
     pid_t parent;
-    return read_process(pid, &state, &parent, start_time) ? parent : 0;
+    return read_process(pid, &state, &parent, start_time) == 0 ? parent : 0;
 }
 
 void td_process_note(pid_t pid, char *text, size_t size)

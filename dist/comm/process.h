@@ -15,7 +15,9 @@
 td_status td_files_for(int processes, int each);
 
 /* The state letter of a process ('T': stopped) and its start time. 0: no such process, or a
- * zombie. */
+ * zombie. TD_PROCESS_UNKNOWN: this process cannot read /proc now, for example because it has too
+ * many open files; *start_time stays. */
+enum { TD_PROCESS_UNKNOWN = '?' };
 char td_process_state(pid_t pid, uint64_t *start_time);
 /* The parent of a process, which may be a zombie. 0: no such process. */
 pid_t td_process_parent(pid_t pid, uint64_t *start_time);

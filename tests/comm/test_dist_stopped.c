@@ -13,6 +13,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -131,10 +132,36 @@ static void an_unread_stderr_delays_no_time_out(void **state)
 
 #define FOLDER_TEST(f) cmocka_unit_test_setup_teardown(f, temp_folder_setup, temp_folder_teardown)
 
+/* Who has no file or memory left to look at another process does not call it dead. */
+static void a_process_that_cannot_be_read_lives(void **state)
+{
+    (void)state;
+    struct rlimit usual, none;
+    uint64_t start = 0, kept;
+    assert_int_equal(td_process_state(getpid(), &start), 'R');
+    assert_true(start > 0);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &usual), 0);
+    none = usual;
+    none.rlim_cur = 0;
+    kept = start;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    char seen = td_process_state(getpid(), &kept);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &usual), 0);
+    assert_int_equal(seen, TD_PROCESS_UNKNOWN);
+    assert_int_equal(kept, start);
+    pid_t child = fork();
+    if (child == 0) {
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    assert_int_equal(td_process_state(child, &start), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         FOLDER_TEST(ctrl_z_stops_all_and_times_out_nobody),
+        cmocka_unit_test(a_process_that_cannot_be_read_lives),
         FOLDER_TEST(an_unread_stderr_delays_no_time_out),
     };
     return cmocka_run_group_tests_name("dist: stopped, not hanging", tests, NULL, NULL);

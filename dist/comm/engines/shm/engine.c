@@ -97,7 +97,8 @@ static td_status meet(td_shm *shm, const td_engine_init *init)
     if (status == TD_OK) {
         td_shm_rank *self = td_shm_self(shm);
         self->pid = getpid();
-        if (td_process_state(self->pid, &self->start_time) == 0) {
+        char state = td_process_state(self->pid, &self->start_time);
+        if (state == 0 || state == TD_PROCESS_UNKNOWN) {
             status = td_fail(TD_E_UNSUPPORTED, "shm: /proc/self/stat cannot be read: is /proc "
                                                "mounted?");
         }

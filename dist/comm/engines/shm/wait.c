@@ -83,7 +83,7 @@ td_status td_shm_check(const td_shm *shm)
 td_status td_shm_check_peer(td_shm *shm, int rank)
 {
     const td_shm_rank *peer = &shm->segment->rank[rank];
-    uint64_t start = 0;
+    uint64_t start = peer->start_time;
     if (atomic_load(&peer->gone)) {
         td_fail(TD_E_PEER, "rank %d (pid %d) has left the group", rank, (int)peer->pid);
     } else if (td_process_state(peer->pid, &start) == 0 || start != peer->start_time) {
