@@ -22,8 +22,8 @@ TD_BEGIN_C
  * For generation .k_cache and .v_cache [B,C,G,h] keep keys and values of a sequence of up to C
  * tokens; they are persistent, row-major, and have the dtype of the products (f32, or bf16 under
  * TD_PRECISION_BF16). A call copies its keys and values to rows past, ..., past + T - 1, and its
- * queries read rows 0 to past + t. It has no gradient. On the CPU a row
- * has the same bits as in a call with the whole sequence, however the sequence is cut into calls.
+ * queries read rows 0 to past + t. A call with caches has no gradient. On the CPU a row has the
+ * same bits as in a call with the whole sequence, however the sequence is cut into calls.
  *
  * The CPU computes tiles, and needs no memory of T S elements; other devices compose attention of
  * products and softmax. The result has q's dtype (docs/precision.md: as products). */

@@ -1,12 +1,12 @@
 /* A loader in checkpoints: where it is in its epoch, and how the epoch's samples are ordered.
  *
- *     loader.epoch      counted from 0
- *     loader.dataset    samples of the dataset
- *     loader.done       samples of the epoch that have come, on all ranks together
- *     loader.samples    samples of the epoch, on all ranks together
- *     loader.order      "in order", "shuffled SEED EPOCH LENGTH", or "own": by the program's
- * sampler loader.before     for "own": the loader's generator when the epoch began loader.generator
- * the loader's generator now, if it has one of its own
+ *  - loader.epoch: counted from 0
+ *  - loader.dataset: the samples of the dataset
+ *  - loader.done: the samples of the epoch that have come, on all ranks together
+ *  - loader.samples: the samples of the epoch, on all ranks together
+ *  - loader.order: "in order", "shuffled SEED EPOCH LENGTH", or "own", by the program's sampler
+ *  - loader.before: for "own", the loader's generator when the epoch began
+ *  - loader.generator: the loader's generator now, if the loader has one of its own
  *
  * The last four are there where they are needed: between two epochs (done is 0) no order has been
  * drawn. With equally many ranks and samples a batch, what is dealt to a rank from `done` on is

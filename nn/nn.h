@@ -243,10 +243,20 @@ TD_END_C
 #define td_nn_stochastic_depth(...) td_nn_stochastic_depth_at(__VA_ARGS__, TD_HERE)
 #define td_nn_embedding(...)                                                                       \
     td_nn_embedding_at((td_nn_embedding_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#ifdef __cplusplus /* g++ takes no address of a temporary array */
+extern "C++" template <typename... Modules>
+inline td_module *td_nn_sequential_of(td_site at, Modules... children)
+{
+    td_module *const list[] = { children... };
+    return td_nn_sequential_at(list, (int)sizeof...(children), at);
+}
+#define td_nn_sequential(...) td_nn_sequential_of(TD_HERE, __VA_ARGS__)
+#else
 #define td_nn_sequential(...)                                                                      \
     td_nn_sequential_at((td_module *[]){ __VA_ARGS__ },                                            \
                         (int)(sizeof((td_module *[]){ __VA_ARGS__ }) / sizeof(td_module *)),       \
                         TD_HERE)
+#endif
 #define td_nn_sequential_list(...) td_nn_sequential_at(__VA_ARGS__, TD_HERE)
 #define td_model(...) td_model_at((td_model_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 
