@@ -3,7 +3,7 @@
 #include "tensor/clock.h"
 #include "dist/comm/store/tcp.h"
 #include "dist/comm/store/tcp_connection.h"
-#include "tests/comm/dist_raw.h"
+#include "tests/comm/dist_served.h"
 #include "tests/comm/dist_store.h"
 
 #include <fcntl.h>
@@ -14,28 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-typedef struct served {
-    td_token token;
-    td_tcp_server *server;
-    td_store *store;
-    int port;
-} served;
-
-static served serve(void)
-{
-    served s = { .token = raw_new_token() };
-    assert_int_equal(td_tcp_server_open("127.0.0.1", 0, &s.token, &s.server), TD_OK);
-    s.port = td_tcp_server_port(s.server);
-    assert_int_equal(td_tcp_store_connect("127.0.0.1", s.port, 20, &s.token, &s.store), TD_OK);
-    return s;
-}
-
-static void end(served s)
-{
-    td_store_close(s.store);
-    td_tcp_server_stop(s.server);
-}
 
 /* ---- by members ---- */
 
