@@ -1,4 +1,4 @@
-/* For tests: a TCP store's server in this process that asks for a token, and a client that has it. */
+/* For tests: a server of a TCP store that asks for a token, and a client that has the token. */
 #ifndef TD_TESTS_DIST_SERVED_H
 #define TD_TESTS_DIST_SERVED_H
 
