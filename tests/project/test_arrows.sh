@@ -15,6 +15,7 @@ allowed() {
     data) echo 'data tensor' ;;
     dist/comm) echo 'dist/comm tensor' ;;
     dist) echo 'dist nn autograd data tensor' ;;
+    apps/library) echo 'apps/library tensor' ;;
     apps) echo 'apps tandem.h dist nn autograd data tensor' ;;
     esac
 }
@@ -56,8 +57,8 @@ of() { # of ROOM...: its lines
     grep -E "^($*)[/:]" <<<"$all"
 }
 
-echo 1..17
-for room in tensor autograd nn data dist/comm dist apps; do
+echo 1..18
+for room in tensor autograd nn data dist/comm dist apps/library apps; do
     offenders=$(of "$room" | while read -r at path; do
         found=no
         for below in $(allowed "$room"); do
@@ -113,7 +114,7 @@ if [ -e "$lesson" ] && command -v nm >/dev/null; then
     [ "$(wc -l <<<"$strategies")" -ge 50 ] || strategies=$linked
     check 'lesson 1 links no strategy of dist/' "$(comm -12 <(echo "$strategies") <(echo "$linked"))"
 else
-    echo "ok 16 - lesson 1 links no strategy of dist/ # SKIP there is no $lesson"
+    echo "ok 17 - lesson 1 links no strategy of dist/ # SKIP there is no $lesson"
 fi
 
 # Optimizers, clipping and checkpoints ask nn/params.h, which knows only that a rank may have a window.
@@ -123,6 +124,6 @@ if [ -e "$build/nn/shared/windows.o" ] && command -v nm >/dev/null; then
         awk '$1 == "U" { print $2 }' | sort -u | grep -xF "${shared:-none}")
     check 'nn builds without nn/shared' "${found:-$([ -n "$shared" ] || echo 'the scan saw no symbols')}"
 else
-    echo "ok 17 - nn builds without nn/shared # SKIP there are no object files in $build"
+    echo "ok 18 - nn builds without nn/shared # SKIP there are no object files in $build"
 fi
 [ $failures -eq 0 ]
