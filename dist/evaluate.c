@@ -84,11 +84,12 @@ static void warn_of_mistakes(const double *mine, const double *sums, td_site at)
                 at.file, at.line);
     }
     if (sums[LENGTH] == mine[LENGTH] * ranks && sums[SEEN] > mine[LENGTH]) {
-        fprintf(stderr,
-                "tandem: warning: %s:%d: td_evaluate: %g samples seen of a dataset of %g: if the "
-                "ranks have the same dataset, give the loader td_distributed_sampler(.no_padding = "
-                "true)\n",
-                at.file, at.line, sums[SEEN], mine[LENGTH]);
+        fprintf(
+            stderr,
+            "tandem: warning: %s:%d: td_evaluate: %.0f samples seen of a dataset of %.0f: if the "
+            "ranks have the same dataset, give the loader td_distributed_sampler(.no_padding = "
+            "true)\n",
+            at.file, at.line, sums[SEEN], mine[LENGTH]);
     }
 }
 
@@ -114,7 +115,7 @@ static td_status add_ranks(const td_module *net, const td_loader *loader, td_eva
     TD_TRY(own);
     TD_TRY(reduced);
     if (sums[FAILED] > 0) {
-        return td_fail(TD_E_PEER, "td_evaluate: %g other rank(s) failed; see their messages",
+        return td_fail(TD_E_PEER, "td_evaluate: %.0f other rank(s) failed; see their messages",
                        sums[FAILED]);
     }
     if (td_dist_rank() == 0) {
