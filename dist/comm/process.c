@@ -68,8 +68,8 @@ static int read_process(pid_t pid, char *state, pid_t *parent, uint64_t *start_t
 
 char td_process_state(pid_t pid, uint64_t *start_time)
 {
-    char state;
-    pid_t parent;
+    char state = 0;
+    pid_t parent = 0;
     int error = read_process(pid, &state, &parent, start_time);
     if (error != 0) {
         return error == ESRCH || error == ENOENT ? 0 : TD_PROCESS_UNKNOWN;
@@ -79,8 +79,8 @@ char td_process_state(pid_t pid, uint64_t *start_time)
 
 pid_t td_process_parent(pid_t pid, uint64_t *start_time)
 {
-    char state;
-    pid_t parent;
+    char state = 0;
+    pid_t parent = 0;
     return read_process(pid, &state, &parent, start_time) == 0 ? parent : 0;
 }
 
