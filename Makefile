@@ -192,7 +192,7 @@ FAST  := tensor/cpu/% tensor/cuda/% dist/sync_bn/% tests/% tensor/random.c tenso
          dist/ddp/extra/codec_powersgd.c
 SMALL := nn/io/% nn/models/% data/download/% dist/comm/launch/% dist/comm/store/% apps/% nn/extra/summary.c \
          data/wine.c data/csv.c data/cifar_files.c data/images/folder.c data/images/folder_list.c \
-         data/images/folder_split.c dist/comm/queue.c dist/comm/watchdog.c dist/comm/report.c dist/comm/thread.c
+         data/images/folder_split.c dist/comm/queue.c dist/comm/watchdog.c dist/comm/report.c
 BUILT := $(LIB_SRC) $(COMMON) $(APP_SRC)
 # Loops of f64 are for checking, and those for x86 without AVX2 for machines of before 2013: small. Those of AVX2
 # and of bf16 have shorter code for what a vector leaves over, at the same speed.

@@ -3,9 +3,9 @@
 #include "tensor/clock.h"
 #include "tensor/extend.h"
 #include "tensor/hooks.h"
+#include "tensor/system/thread.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -92,18 +92,13 @@ static void *work(void *argument)
     return NULL;
 }
 
-/* Workers take no signals: Ctrl-C is the main thread's business. */
 static td_status start_threads(ring *r)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     int error = 0;
     while (error == 0 && r->threads < r->base.plan.workers) {
-        error = pthread_create(&r->thread[r->threads], NULL, work, r);
+        error = td_thread_start(&r->thread[r->threads], work, r);
         r->threads += error == 0;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error != 0) {
         return td_fail(TD_E_NOMEM,
                        "loader: worker %d of %d did not start: %s. Use fewer (--workers)",

@@ -117,7 +117,7 @@ static td_tensor *open_stand_in(stand_in *s, td_device device, const td_tensor *
 {
     int64_t stride[TD_MAX_DIMS];
     td_strides_like(like, stride);
-    size_t bytes = (size_t)td_numel(like) * td_dtype_size(like->dtype);
+    size_t bytes = td_tensor_bytes(like);
     s->storage = (td_storage){ .data = td_scratch(device, bytes),
                                .bytes = bytes,
                                .refs = 1,
@@ -130,11 +130,6 @@ static td_tensor *open_stand_in(stand_in *s, td_device device, const td_tensor *
 static void close_stand_in(stand_in *s)
 {
     td_scratch_free(s->storage.device, s->storage.data);
-}
-
-static size_t bytes_of(const td_tensor *t)
-{
-    return (size_t)td_numel(t) * td_dtype_size(t->dtype);
 }
 
 /* Whether y and x have the same bytes in the same order, without holes. */
@@ -154,11 +149,11 @@ static void send_bytes(td_tensor *y, const td_tensor *x)
     td_device to = td_device_of(y), from = td_device_of(x);
     const td_backend *receiver = td_backend_of(to), *sender = td_backend_of(from);
     if (sender == NULL) {
-        receiver->upload(to, td_ptr(y), td_ptr(x), bytes_of(x));
+        receiver->upload(to, td_ptr(y), td_ptr(x), td_tensor_bytes(x));
     } else if (receiver == NULL) {
-        sender->download(from, td_ptr(y), td_ptr(x), bytes_of(x));
+        sender->download(from, td_ptr(y), td_ptr(x), td_tensor_bytes(x));
     } else {
-        receiver->move(to, td_ptr(y), from, td_ptr(x), bytes_of(x));
+        receiver->move(to, td_ptr(y), from, td_ptr(x), td_tensor_bytes(x));
     }
 }
 

@@ -30,6 +30,12 @@ static inline void *td_ptr(const td_tensor *t)
     return (char *)t->storage->data + t->offset * (int64_t)size;
 }
 
+/* Bytes of all elements; NULL has none. (A view's storage may have more.) */
+static inline size_t td_tensor_bytes(const td_tensor *t)
+{
+    return t != NULL ? (size_t)td_numel(t) * td_dtype_size(t->dtype) : 0;
+}
+
 /* New storages, retained once. NULL with td_last_error() when memory is short. Contents are zeros
  * or undefined; a large storage of zeros costs no memory where it is never written. */
 td_storage *td_storage_new(size_t bytes, td_device device, bool zeroed);

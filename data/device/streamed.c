@@ -87,7 +87,7 @@ static void free_streamed(td_batch_maker *m)
 static void send_bytes(const streamed *s, td_tensor *to, const td_tensor *from)
 {
     s->streams->upload(s->base.plan.device, s->stream, td_ptr(to), td_ptr(from),
-                       (size_t)td_numel(from) * td_dtype_size(from->dtype));
+                       td_tensor_bytes(from));
 }
 
 /* Starts sending a batch, unless that has been done; two can be under way. When it returns, the

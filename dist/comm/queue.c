@@ -3,7 +3,7 @@
 
 #include "tensor/clock.h"
 #include "dist/comm/group.h"
-#include "dist/comm/thread.h"
+#include "tensor/system/thread.h"
 #include "tensor/hooks.h"
 #include "tensor/backend.h"
 

@@ -7,7 +7,7 @@
 #include "tensor/number.h"
 #include "dist/comm/group.h"
 #include "dist/comm/process.h"
-#include "dist/comm/thread.h"
+#include "tensor/system/thread.h"
 
 #include <stdio.h>
 #include <stdlib.h>

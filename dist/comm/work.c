@@ -2,7 +2,7 @@
 #include "tensor/clock.h"
 #include "dist/comm/collectives.h"
 #include "dist/comm/group.h"
-#include "dist/comm/thread.h"
+#include "tensor/system/thread.h"
 #include "dist/comm/watchdog.h"
 
 #include <stdlib.h>

@@ -10,11 +10,6 @@
 
 #include <stdlib.h>
 
-static size_t bytes_of(const td_tensor *t)
-{
-    return (size_t)td_numel(t) * td_dtype_size(t->dtype);
-}
-
 td_status td_ddp_list_buffers(td_ddp_state *s)
 {
     td_ddp_buffers *b = &s->buffers;
@@ -30,7 +25,7 @@ td_status td_ddp_list_buffers(td_ddp_state *s)
             TD_REQUIRE(td_is_dense(t), TD_HERE, "td_ddp: the buffer '%s' has gaps in memory",
                        list.items[i].name);
             b->list[b->count++] = t;
-            bytes += bytes_of(t);
+            bytes += td_tensor_bytes(t);
         }
     }
     td_state_list_free(&list);
@@ -60,8 +55,8 @@ static void copy_buffers(td_ddp_buffers *b, bool in)
         if (!in) {
             td_begin_write(t, "DDP", TD_HERE);
         }
-        td_memory_move(device, in ? bytes : td_ptr(t), in ? td_ptr(t) : bytes, bytes_of(t));
-        bytes += bytes_of(t);
+        td_memory_move(device, in ? bytes : td_ptr(t), in ? td_ptr(t) : bytes, td_tensor_bytes(t));
+        bytes += td_tensor_bytes(t);
     }
 }
 

@@ -2,7 +2,7 @@
 #include "dist/dp/replica.h"
 
 #include "autograd/tape.h"
-#include "dist/comm/thread.h"
+#include "tensor/system/thread.h"
 #include "nn/internal.h"
 #include "tensor/kernels/kernels.h"
 #include "tensor/storage.h"

@@ -380,35 +380,31 @@ const td_strategy_type td_zero_type = { .check = zero_check,
 
 /* ---- statistics ---- */
 
-static size_t bytes_of(const td_tensor *t)
-{
-    return t != NULL ? (size_t)td_numel(t) * td_dtype_size(t->dtype) : 0;
-}
-
 static size_t bytes_of_slots(const td_slots *s)
 {
-    return bytes_of(s->value.memory) + bytes_of(s->value.packed) + bytes_of(s->grad.memory);
+    return td_tensor_bytes(s->value.memory) + td_tensor_bytes(s->value.packed) +
+           td_tensor_bytes(s->grad.memory);
 }
 
 td_shard_stats td_ddp_shard_stats(const td_module *net)
 {
     const td_ddp_state *s = td_ddp_state_of(net);
     const td_sharding *sh = td_sharding_of(s);
-    td_shard_stats stats = { .values = bytes_of(td_params_flat(s->params)),
-                             .gradients = bytes_of(td_params_flat_grad(s->params)) };
+    td_shard_stats stats = { .values = td_tensor_bytes(td_params_flat(s->params)),
+                             .gradients = td_tensor_bytes(td_params_flat_grad(s->params)) };
     for (int k = 0; k < TD_DDP_GROUPS; k++) {
         stats.wire += s->groups[k] != NULL ? td_group_moved(s->groups[k]) : 0;
     }
     if (sh != NULL) {
-        stats.slots = bytes_of(sh->landing);
+        stats.slots = td_tensor_bytes(sh->landing);
         for (int k = 0; k < TD_SLOTS; k++) {
             stats.slots += bytes_of_slots(&sh->slots[k]);
         }
         for (int k = 0; k < sh->count; k++) {
             const td_shard_unit *u = &sh->units[k];
             stats.slots += bytes_of_slots(&u->home);
-            stats.unit_values += u->value_slot != NULL ? bytes_of(u->values) : 0;
-            stats.unit_gradients += u->grad_slot != NULL ? bytes_of(u->grads) : 0;
+            stats.unit_values += u->value_slot != NULL ? td_tensor_bytes(u->values) : 0;
+            stats.unit_gradients += u->grad_slot != NULL ? td_tensor_bytes(u->grads) : 0;
         }
         stats.units = s->units.of_param != NULL ? sh->count : 0;
         stats.gather = sh->gather;
@@ -416,7 +412,7 @@ td_shard_stats td_ddp_shard_stats(const td_module *net)
     }
     for (int i = 0; i < td_params_state_count(s->params); i++) {
         const td_tensor *state = td_params_state(s->params, i);
-        stats.state += state->dtype != TD_I64 ? bytes_of(state) : 0; /* counts are few */
+        stats.state += state->dtype != TD_I64 ? td_tensor_bytes(state) : 0; /* counts are few */
     }
     return stats;
 }

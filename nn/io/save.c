@@ -16,9 +16,9 @@
 #include "nn/optim/optim_internal.h"
 #include "tensor/extend.h"
 #include "tensor/storage.h"
+#include "tensor/system/thread.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,14 +49,10 @@ static void *finish(void *arg)
     return NULL;
 }
 
-/* Signals are for the program's own threads. Where no thread can be started, the program waits. */
+/* Where no thread can be started, the program waits. */
 static void finish_in_background(td_saving *w)
 {
-    sigset_t all, usual;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &usual);
-    w->started = pthread_create(&w->thread, NULL, finish, w) == 0;
-    pthread_sigmask(SIG_SETMASK, &usual, NULL);
+    w->started = td_thread_start(&w->thread, finish, w) == 0;
     if (!w->started) {
         finish(w);
     }
@@ -116,14 +112,10 @@ static const td_params *saved_together(const td_checkpoint_options *c)
     return params;
 }
 
-static int64_t bytes_of(const td_tensor *t)
-{
-    return td_numel(t) * (int64_t)td_dtype_size(t->dtype);
-}
-
 static int64_t row_bytes(const td_tensor *t)
 {
-    return t->ndim > 0 && t->shape[0] > 0 ? bytes_of(t) / t->shape[0] : bytes_of(t);
+    int64_t bytes = (int64_t)td_tensor_bytes(t);
+    return t->ndim > 0 && t->shape[0] > 0 ? bytes / t->shape[0] : bytes;
 }
 
 /* Writes record i from t: from the device's order to the file's. */
@@ -205,7 +197,7 @@ static td_status plan(saver *s)
             entries[i] = (td_safetensors_entry){ .name = l->tensors[i].name,
                                                  .dtype = t->dtype,
                                                  .shape = td_shape_of(t),
-                                                 .bytes = (size_t)bytes_of(t) };
+                                                 .bytes = td_tensor_bytes(t) };
         }
         for (int i = 0; i < l->text_count; i++) {
             metadata[i] = (td_metadata){ l->texts[i].key, l->texts[i].text };
@@ -224,7 +216,7 @@ static bool make_room(saver *s)
     int64_t row = 0, whole = 1;
     for (int i = 0; i < s->list->tensor_count; i++) {
         const td_tensor_record *r = &s->list->tensors[i];
-        int64_t bytes = r->window != NULL || r->owner > 0 ? bytes_of(r->tensor) : 0;
+        int64_t bytes = r->window != NULL || r->owner > 0 ? (int64_t)td_tensor_bytes(r->tensor) : 0;
         row = row_bytes(r->tensor) > row ? row_bytes(r->tensor) : row;
         whole = bytes > whole ? bytes : whole;
     }

@@ -209,7 +209,7 @@ const char *td_onnx_shape_name(td_onnx_graph *graph, const td_onnx_value *value)
 
 static bool same_elements(const td_tensor *a, const td_tensor *b)
 {
-    size_t bytes = (size_t)td_numel(a) * td_dtype_size(a->dtype);
+    size_t bytes = td_tensor_bytes(a);
     char *left = td_step_bytes(bytes + 1), *right = td_step_bytes(bytes + 1);
     td_read(a, left, a->dtype);
     td_read(b, right, a->dtype);
@@ -229,7 +229,7 @@ static const char *repeated(td_onnx_graph *graph, const td_onnx_value *v)
                        "dynamic_batch",
                        td_describe(&v->tensor));
     }
-    void *data = td_step_bytes((size_t)td_numel(&one) * td_dtype_size(one.dtype));
+    void *data = td_step_bytes(td_tensor_bytes(&one));
     td_read(&one, data, one.dtype);
     const char *part = add_constant(graph, one.dtype, td_shape_of(&one), data);
     return td_onnx_put(graph, "Expand", NULL, TD_IN(part, td_onnx_shape_name(graph, v)), NULL);
@@ -342,23 +342,18 @@ typedef struct content {
     td_proto *names; /* what stands before the data of each */
 } content;
 
-static size_t data_bytes(const td_onnx_value *v)
-{
-    return (size_t)td_numel(&v->tensor) * td_dtype_size(v->tensor.dtype);
-}
-
 static td_status write_content(FILE *file, const content *c)
 {
     fwrite(c->head.bytes, 1, c->head.count, file);
     for (int i = 0; i < c->graph->initializer_count; i++) {
         const td_onnx_value *v = td_onnx_value_of(c->graph, c->graph->initializers[i]);
-        void *data = malloc(data_bytes(v) + 1);
+        void *data = malloc(td_tensor_bytes(&v->tensor) + 1);
         if (data == NULL) {
             return td_fail(TD_E_NOMEM, "no memory to write '%s'", v->name);
         }
         td_read(&v->tensor, data, v->tensor.dtype);
         fwrite(c->names[i].bytes, 1, c->names[i].count, file);
-        fwrite(data, 1, data_bytes(v), file);
+        fwrite(data, 1, td_tensor_bytes(&v->tensor), file);
         free(data);
     }
     return TD_OK;
@@ -401,9 +396,9 @@ td_status td_onnx_graph_save(td_onnx_graph *graph, const char *path, bool dynami
     for (int i = 0; i < graph->initializer_count; i++) {
         const td_onnx_value *v = td_onnx_value_of(graph, graph->initializers[i]);
         td_proto head = tensor_head(v->name, v->tensor.dtype, td_shape_of(&v->tensor));
-        td_proto_length(&c.names[i], GRAPH_INITIALIZER, head.count + data_bytes(v));
+        td_proto_length(&c.names[i], GRAPH_INITIALIZER, head.count + td_tensor_bytes(&v->tensor));
         td_proto_bytes(&c.names[i], head.bytes, head.count);
-        length += c.names[i].count + data_bytes(v);
+        length += c.names[i].count + td_tensor_bytes(&v->tensor);
     }
     td_proto_integer(&c.head, MODEL_IR, TD_ONNX_IR_VERSION);
     td_proto_text(&c.head, MODEL_PRODUCER, "tandem");

@@ -256,8 +256,7 @@ size_t td_optim_state_bytes(const td_optim *optim)
 {
     size_t bytes = 0;
     for (int i = 0; i < TD_OPTIM_STATES; i++) {
-        const td_tensor *state = optim->state[i];
-        bytes += state != NULL ? (size_t)td_numel(state) * td_dtype_size(state->dtype) : 0;
+        bytes += td_tensor_bytes(optim->state[i]);
     }
     return bytes;
 }

@@ -12,10 +12,10 @@
 #include "tensor/cpu/cpus.h"
 #include "tensor/backend.h"
 #include "tensor/clock.h"
+#include "tensor/system/thread.h"
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdalign.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -399,20 +399,15 @@ static int start_workers(td_pool *pool, int threads)
         return ENOMEM;
     }
     memset(pool->members, 0, (size_t)threads * sizeof *pool->members);
-    /* Signals (Ctrl-C) are for the program's own threads. */
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
     int error = 0;
     while (pool->threads < threads && !error) {
         member *next = &pool->members[pool->threads];
         next->pool = pool;
-        error = pthread_create(&next->thread, NULL, worker_main, next);
+        error = td_thread_start(&next->thread, worker_main, next);
         if (!error) {
             pool->threads++;
         }
     }
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (error) {
         stop_workers(pool);
     }

@@ -137,8 +137,7 @@ static void *gather_pooled(const td_batch_norm_grad_args *a, td_cuda_norm_grad *
     const uint8_t *index = td_stage_in(&sindex, a->index, TD_IMAGE);
     void *scratch = NULL, *g = grad->dx;
     if (!grad->dx || grad->accumulate_dx) {
-        g = scratch =
-            td_scratch(td_device_of(a->x), (size_t)td_numel(a->x) * td_dtype_size(a->x->dtype));
+        g = scratch = td_scratch(td_device_of(a->x), td_tensor_bytes(a->x));
     }
     td_cuda_pool pool = td_cuda_pool_of(a->x, a->dy, a->max_pool);
     td_cuda_launch_max_pool_grad(&pool, g, dy, index, false, td_cuda_stream(a->x));

@@ -14,8 +14,8 @@ import sys
 ROOMS = ("tensor", "autograd", "nn", "data", "dist/comm", "dist")
 BELOW = {"tensor": (), "autograd": ("tensor",), "nn": ("autograd", "tensor"), "data": ("tensor",),
          "dist/comm": ("tensor",), "dist": ("dist/comm", "nn", "autograd", "data", "tensor")}
-# Part of its room's root: what CPU and CUDA share, and what every other room calls.
-IN_ROOT = ("tensor/kernels",)
+# Part of its room's root, and called by every other room: what CPU and CUDA share, and the operating system.
+IN_ROOT = ("tensor/kernels", "tensor/system")
 
 # Calls that are allowed, "from -> to": first where a root opens what is in its subfolders, then those that close a
 # circle. Each with its reason; the list may only shrink. "to" may be a folder.

@@ -74,8 +74,8 @@ check 'only tensor/ includes tensor/cpu/' "$offenders"
 
 found=$(of tensor autograd nn data dist | while read -r at path; do
     from=${at%%:*}
-    # dist/comm/ is a room of its own, below dist/. tensor/kernels/ is what devices promise to all rooms.
-    path=${path/tensor\/kernels/tensor}
+    # dist/comm/ is a room of its own, below dist/. What devices and the operating system promise is for all rooms.
+    path=${path/tensor\/kernels/tensor} path=${path/tensor\/system/tensor}
     [[ ${from/dist\/comm/comm} != */*/* && ${path/dist\/comm/comm} == */*/* &&
         " $registries " != *" $from "* ]] && echo "$from $path"
 done | sort -u)

@@ -7,6 +7,7 @@
 #include "tensor/number.h"
 #include "tensor/observe/memory_plan.h"
 #include "tensor/observe/profile.h"
+#include "tensor/storage.h"
 #include "nn/module.h"
 
 #include <stdio.h>
@@ -38,11 +39,6 @@ static double mib(size_t bytes)
     return (double)bytes / 1048576.0;
 }
 
-static size_t bytes_of(const td_tensor *t)
-{
-    return (size_t)td_numel(t) * td_dtype_size((td_dtype)t->dtype);
-}
-
 /* Anonymous memory of this process, now or at most. */
 static size_t resident_bytes(void)
 {
@@ -63,7 +59,7 @@ static size_t buffer_bytes(const td_module *net)
     size_t bytes = 0;
     td_state_list list = td_module_state(net);
     for (int i = 0; i < list.count; i++) {
-        bytes += list.items[i].buffer ? bytes_of(list.items[i].tensor) : 0;
+        bytes += list.items[i].buffer ? td_tensor_bytes(list.items[i].tensor) : 0;
     }
     td_state_list_free(&list);
     return bytes;
@@ -74,7 +70,7 @@ static td_status print_memory(const reports *r, td_module *net, const td_optim *
     td_memory_plan_print(stdout, LEAST_BLOCK);
     size_t parameters = 0, buffers = 0, state = 0;
     if (optim != NULL) {
-        parameters = bytes_of(td_params_flat(td_parameters(net)));
+        parameters = td_tensor_bytes(td_params_flat(td_parameters(net)));
         buffers = buffer_bytes(net);
         state = td_optim_state_bytes(optim);
     }

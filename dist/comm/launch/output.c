@@ -3,7 +3,7 @@
 #include "tensor/clock.h"
 #include "dist/comm/launch/launcher.h"
 #include "dist/comm/process.h"
-#include "dist/comm/thread.h"
+#include "tensor/system/thread.h"
 #include "tensor/number.h"
 
 #include <errno.h>

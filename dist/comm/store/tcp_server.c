@@ -5,7 +5,7 @@
 #include "dist/comm/process.h"
 #include "dist/comm/store/net.h"
 #include "dist/comm/store/tcp_connection.h"
-#include "dist/comm/thread.h"
+#include "tensor/system/thread.h"
 #include "tensor/text.h"
 
 #include <errno.h>

@@ -6,7 +6,7 @@
 #include "dist/comm/engines/nccl/internal.h"
 
 #include "tensor/clock.h"
-#include "dist/comm/thread.h"
+#include "tensor/system/thread.h"
 
 #include "tensor/storage.h"
 

@@ -1,6 +1,6 @@
 /* Threads, and waiting for them with deadlines on td_clock(). */
-#ifndef TD_DIST_THREAD_H
-#define TD_DIST_THREAD_H
+#ifndef TD_SYSTEM_THREAD_H
+#define TD_SYSTEM_THREAD_H
 
 #include <pthread.h>
 #include <stdbool.h>

@@ -1,5 +1,5 @@
 /* Starts threads with signals blocked, and waits on conditions with a deadline. */
-#include "dist/comm/thread.h"
+#include "tensor/system/thread.h"
 
 #include <errno.h>
 #include <signal.h>
