@@ -32,13 +32,6 @@ td_shape td_batch_norm_images(const td_tensor *x);
 /* A fusion's add in x's dtype: f32 and 16 bits are cast. NULL stays NULL. */
 td_tensor *td_batch_norm_addend(const td_tensor *x, td_tensor *add, td_site at);
 
-/* The steps of an LSTM layer (nn/extra/recurrent.c). from_x [N,T,4H]: the products with x, with
- * both biases, of the gates i, f, g, o; it is overwritten, so no other operation may read it. w
- * [4H,H]; h, c [N,H]: the state before. Returns one vector: y [N,T,H] and behind it the last c
- * [N,H]. */
-td_tensor *td_lstm_steps_at(td_tensor *from_x, td_tensor *w, td_tensor *h, td_tensor *c,
-                            td_site at);
-
 /* td_dropout, td_dropout2d and td_stochastic_depth with the counter that is at `counter`, up to the
  * end of the step; in a captured step, when the kernels run: it then is one of td_step_numbers
  * (tensor/hooks.h). */

@@ -68,7 +68,7 @@ td_tensor *td_record(const td_record_args *args, td_site at);
  * gets, also those without gradients; td_context_top() is the module. NULL: no longer. */
 typedef void (*td_operation_fn)(const td_record_args *args, td_site at, void *user);
 void td_observe_operations(td_operation_fn observe, void *user);
-/* Whether somebody observes: fused layers (LSTM) then run as the operations they consist of. */
+/* Whether somebody observes: fused operations then run as those they consist of. */
 bool td_operations_observed(void);
 
 /* ---- for backward functions; i counts from 0 as in td_record_args ---- */

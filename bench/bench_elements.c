@@ -145,8 +145,6 @@ int main(int argc, char **argv)
           td_nn_conv_transpose2d(64, 64, .kernel = 4, .stride = 2, .padding = 1),
           TD_SHAPE(8, 64, 28, 28), TD_IMAGE);
     layer("group_norm", td_nn_group_norm(8, 64), TD_SHAPE(16, 64, 32, 32), TD_IMAGE);
-    layer("lstm", td_nn_lstm(128, 256), TD_SHAPE(32, 50, 128), TD_ROW_MAJOR);
-    layer("gru", td_nn_gru(128, 256), TD_SHAPE(32, 50, 128), TD_ROW_MAJOR);
     cross_entropy(4096, 1000);
     return td_finish();
 }

@@ -66,8 +66,7 @@ def layers():
                      torch.randn(8, 64, 28, 28).to(**image).requires_grad_())),
             "group_norm": min(step(nn.GroupNorm(8, 64), leaf(16, 64, 32, 32)),
                               step(nn.GroupNorm(8, 64), torch.randn(16, 64, 32, 32).to(**image).requires_grad_())),
-            "lstm": step(nn.LSTM(128, 256, batch_first=True), leaf(32, 50, 128)),
-            "gru": step(nn.GRU(128, 256, batch_first=True), leaf(32, 50, 128)), "cross_entropy": least(loss, 2)}
+            "cross_entropy": least(loss, 2)}
 
 
 def main():

@@ -1,5 +1,5 @@
 /* Layers beside those of nn/nn.h, with PyTorch's parameter names and initial values: convolutions
- * of one and three dimensions, transposed ones, pooling, resizing, group norms, LSTM and GRU. */
+ * of one and three dimensions, transposed ones, pooling, resizing, group norms. */
 #ifndef TD_NN_EXTRA_LAYERS_H
 #define TD_NN_EXTRA_LAYERS_H
 
@@ -100,31 +100,6 @@ td_module *td_nn_leaky_relu(void); /* nn.LeakyReLU: slope 0.01 */
 /* nn.PReLU: td_prelu with a weight [channels] that begins as 0.25; 1: the same for all. */
 td_module *td_nn_prelu_at(int64_t channels, td_site at);
 
-/* ---- recurrent layers: nn.LSTM and nn.GRU with batch_first = True ---- */
-
-/* td_nn_lstm(in, hidden, ...): x [N,T,in] -> [N,T,hidden], the output of the last of `layers`
- * layers at each step. Parameters: weight_ih_l0 [4 hidden,in], weight_hh_l0 [4 hidden,hidden],
- * bias_ih_l0, bias_hh_l0, then _l1 and so on; the gates are in PyTorch's order. Bidirectional: each
- * layer has a second set of parameters, weight_ih_l0_reverse and so on, which goes from the last
- * step to the first; its output at a step is behind that of the first set: [N,T,2 hidden]. */
-typedef struct td_nn_recurrent_options {
-    int begin_;
-    int64_t in, hidden;
-    int layers; /* 0: 1 */
-    bool no_bias, bidirectional;
-} td_nn_recurrent_options;
-td_module *td_nn_lstm_at(td_nn_recurrent_options options, td_site at);
-td_module *td_nn_gru_at(td_nn_recurrent_options options, td_site at);
-
-/* A layer's state between two calls: h, and c of an LSTM, each [layers,N,hidden]; bidirectional:
- * [2 layers,N,hidden], of each layer forward, then reverse. NULL: zeros. */
-typedef struct td_recurrent_state {
-    td_tensor *h, *c;
-} td_recurrent_state;
-/* Runs an LSTM or GRU from a state and puts the state after the last step there. */
-td_tensor *td_recurrent_forward_at(td_module *m, td_tensor *x, td_recurrent_state *state,
-                                   td_site at);
-
 TD_END_C
 
 /* ---- what you call ---- */
@@ -154,9 +129,5 @@ TD_END_C
 #define td_nn_rms_norm(...)                                                                        \
     td_nn_rms_norm_at((td_nn_rms_norm_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 #define td_nn_prelu(...) td_nn_prelu_at(__VA_ARGS__, TD_HERE)
-#define td_nn_lstm(...)                                                                            \
-    td_nn_lstm_at((td_nn_recurrent_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
-#define td_nn_gru(...) td_nn_gru_at((td_nn_recurrent_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
-#define td_recurrent_forward(...) td_recurrent_forward_at(__VA_ARGS__, TD_HERE)
 
 #endif

@@ -2,7 +2,6 @@
 #include "tensor/cuda/cuda.h"
 #include "tensor/cuda/kernels.h"
 #include "tensor/cuda/launch_elements.h"
-#include "tensor/kernels/lstm.h"
 
 /* Runs a job over y and its inputs, of which the last may be NULL. */
 static void run(td_cuda_elements job, const char *name, td_tensor *y, const td_tensor *const in[3])
@@ -80,16 +79,4 @@ void td_cuda_where(td_tensor *y, const td_tensor *condition, const td_tensor *a,
 {
     run((td_cuda_elements){ .kind = TD_CUDA_WHERE, .dtype = y->dtype }, "where", y,
         (const td_tensor *[3]){ condition, a, b });
-}
-
-/* Composed of other kernels: the products of an LSTM's step take longer than the gates. */
-void td_cuda_lstm_gates(td_tensor *gates, td_tensor *cells, td_tensor *h, const td_tensor *c)
-{
-    td_lstm_gates(td_cuda_kernels(), gates, cells, h, c);
-}
-
-void td_cuda_lstm_gates_grad(td_tensor *dgates, td_tensor *dc, const td_tensor *dh,
-                             const td_tensor *gates, const td_tensor *cells, const td_tensor *c)
-{
-    td_lstm_gates_grad(td_cuda_kernels(), dgates, dc, dh, gates, cells, c);
 }

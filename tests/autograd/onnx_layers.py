@@ -285,7 +285,7 @@ def local_response(w, node, x):
     return w.op("div", x, w.op("pow", scale, node.get("beta", 0.75)))
 
 
-# ---- recurrent layers, step by step as nn/extra/recurrent.c does ----
+# ---- recurrent layers, step by step ----
 
 def rows(w, t, k, first, last):
     """Of direction k of t [directions, gates hidden, ...], rows of some gates."""

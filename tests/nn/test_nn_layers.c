@@ -291,124 +291,6 @@ static void test_activation(void **state)
     td_module_free(m);
 }
 
-static void test_recurrent(void **state)
-{
-    (void)state;
-    CHECK(td_nn_lstm(3, 4, .layers = 2), S(2, 5, 3), S(2, 5, 4), -0.344826025101355,
-          0.0120360550012773, -0.0828802169979805);
-    CHECK(td_nn_lstm(3, 4, .no_bias = true), S(2, 5, 3), S(2, 5, 4), 0.116118354402756,
-          -0.0959603389486645, -0.727256554953059);
-    CHECK(td_nn_gru(3, 4, .layers = 2), S(2, 5, 3), S(2, 5, 4), -0.812780493899357,
-          0.169804000053292, -0.97350900375705);
-    CHECK(td_nn_lstm(3, 4, .layers = 2, .bidirectional = true), S(2, 5, 3), S(2, 5, 8),
-          -0.170660296698443, 0.0460562212246612, -2.2032146070276);
-    CHECK(td_nn_gru(3, 4, .layers = 2, .no_bias = true, .bidirectional = true), S(2, 5, 3),
-          S(2, 5, 8), -0.0197267574106242, 0.103131026385052, 0.644025514242461);
-}
-
-static void count_operation(const td_record_args *args, td_site at, void *user)
-{
-    (void)args, (void)at;
-    ++*(int *)user;
-}
-
-/* The gradient of x by the squares of y. */
-static double gradient_of_squares(td_tensor *x, td_tensor *y)
-{
-    td_zero_grad_of(x);
-    td_backward(td_sum(td_mul(y, y)));
-    return weighted_sum(td_grad(x), 13, 17, 8.0);
-}
-
-/* Five steps at once are two and then three with the state between; and so are the operations that
- * an observer sees. */
-static void check_state(td_module *m)
-{
-    td_tensor *x = td_new(S(2, 5, 3), TD_F32, TD_CPU);
-    fill(x, 0, 23, 29, 14.0);
-    td_requires_grad(x, true);
-    TD_STEP {
-        td_recurrent_state whole = { NULL, NULL }, parts = { NULL, NULL };
-        td_tensor *all = td_recurrent_forward(m, x, &whole);
-        td_tensor *two = td_recurrent_forward(m, td_slice(x, 1, 0, 2, 1), &parts);
-        td_tensor *three = td_recurrent_forward(m, td_slice(x, 1, 2, 5, 1), &parts);
-        td_tensor *joined = td_cat(((td_tensor *[]){ two, three }), 2, 1);
-        assert_true(td_item(td_sum(td_sub(all, joined))) == 0.0);
-        assert_true(td_item(td_sum(td_sub(whole.h, parts.h))) == 0.0);
-        int operations = 0;
-        td_observe_operations(count_operation, &operations);
-        td_tensor *seen = td_forward(m, x);
-        td_observe_operations(NULL, NULL);
-        assert_true(operations > 100);
-        assert_true(td_item(td_sum(td_abs(td_sub(all, seen)))) < 1e-5);
-        double gradient = gradient_of_squares(x, all), bound = 1e-5 * (1.0 + fabs(gradient));
-        assert_true(fabs(gradient_of_squares(x, joined) - gradient) < bound);
-        assert_true(fabs(gradient_of_squares(x, seen) - gradient) < bound);
-        expect_fatal("it must be [2,2,4]",
-                     td_recurrent_forward(m, x, &(td_recurrent_state){ x, NULL }));
-        expect_fatal("it must be [N,T,3]",
-                     td_recurrent_forward(m, td_slice(x, 2, 0, 2, 1), &whole));
-    }
-    td_free(x);
-    td_module_free(m);
-}
-
-/* The states behind a bidirectional layer: the forward one's is its output at the last step, the
- * reverse one's its output at the first. They go on from a state, too. */
-static void check_both_states(td_module *m)
-{
-    td_tensor *x = td_new(S(2, 5, 3), TD_F32, TD_CPU);
-    fill(x, 0, 23, 29, 14.0);
-    TD_STEP {
-        td_recurrent_state after = { NULL, NULL };
-        td_tensor *y = td_recurrent_forward(m, x, &after);
-        assert_true(td_shape_equal(td_shape_of(after.h), S(4, 2, 4)));
-        for (int d = 0; d < 2; d++) {
-            td_tensor *step = d == 0 ? td_slice(y, 1, 4, 5, 1) : td_slice(y, 1, 0, 1, 1);
-            td_tensor *part = td_slice(step, 2, 4 * d, 4 * d + 4, 1);
-            td_tensor *h = td_reshape(td_slice(after.h, 0, 2 + d, 3 + d, 1), S(2, 1, 4));
-            assert_true(td_item(td_max(td_abs(td_sub(part, h)))) == 0.0);
-        }
-        td_tensor *more = td_recurrent_forward(m, x, &after);
-        assert_true(td_item(td_max(td_abs(td_sub(more, y)))) > 0.0);
-    }
-    td_free(x);
-    td_module_free(m);
-}
-
-/* A batch that is large enough for the threads to share its rows, and an odd number of hidden
- * elements: the rows are what they are in small batches, and so is their gradient. */
-static void test_recurrent_rows(void **state)
-{
-    (void)state;
-    td_module *m = td_nn_lstm(3, 129);
-    td_tensor *x = td_new(S(66, 2, 3), TD_F32, TD_CPU), *parts[6];
-    fill(x, 0, 23, 29, 14.0);
-    td_requires_grad(x, true);
-    TD_STEP {
-        td_tensor *all = td_forward(m, x);
-        for (int i = 0; i < 6; i++) {
-            parts[i] = td_forward(m, td_slice(x, 0, 11 * i, 11 * i + 11, 1));
-        }
-        td_tensor *joined = td_cat(parts, 6, 0);
-        assert_true(td_item(td_max(td_abs(td_sub(all, joined)))) < 1e-6);
-        double gradient = gradient_of_squares(x, all), bound = 1e-5 * (1.0 + fabs(gradient));
-        assert_true(fabs(gradient) > 0.1);
-        assert_true(fabs(gradient_of_squares(x, joined) - gradient) < bound);
-    }
-    td_free(x);
-    td_module_free(m);
-}
-
-static void test_state(void **state)
-{
-    (void)state;
-    check_both_states(td_nn_lstm(3, 4, .layers = 2, .bidirectional = true));
-    check_both_states(td_nn_gru(3, 4, .layers = 2, .bidirectional = true));
-    check_state(td_nn_lstm(3, 4, .layers = 2));
-    check_state(td_nn_gru(3, 4, .layers = 2));
-}
-
 static void test_padding_idx(void **state)
 {
     (void)state;
@@ -504,9 +386,6 @@ int main(void)
         cmocka_unit_test(test_running_statistics_of_a_recomputed_layer),
         cmocka_unit_test(test_pooling_and_resizing),
         cmocka_unit_test(test_activation),
-        cmocka_unit_test(test_recurrent),
-        cmocka_unit_test(test_recurrent_rows),
-        cmocka_unit_test(test_state),
         cmocka_unit_test(test_padding_idx),
         cmocka_unit_test(test_dropout2d),
         cmocka_unit_test(test_refusals),

@@ -115,8 +115,6 @@ static void export_layers(const char *folder)
         td_module *net;
         td_shape shape;
     } layers[] = {
-        { "lstm", td_nn_lstm(5, 7, .layers = 2), TD_SHAPE(2, 4, 5) },
-        { "gru", td_nn_gru(5, 7, .layers = 2, .bidirectional = true), TD_SHAPE(2, 4, 5) },
         { "conv1d", td_nn_conv1d(6, 8, .kernel = 3, .stride = 2, .groups = 2), TD_SHAPE(2, 6, 11) },
         { "conv2d_pads",
           td_nn_conv2d(4, 6, .kernel_hw = { 3, 2 }, .stride_hw = { 2, 1 }, .dilation_hw = { 1, 2 },

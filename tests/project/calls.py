@@ -43,7 +43,6 @@ KNOWN = {
     "tensor/cpu/conv_depthwise.c -> tensor/cpu/conv.c": "the same",
     "tensor/cpu/conv_reduce_plan.c -> tensor/cpu/conv.c": "the same",
     "tensor/cpu/conv_wino.c -> tensor/cpu/conv.c": "the same",
-    "tensor/cuda/kernels_elements.c -> tensor/cuda/kernels_cuda.c": "an LSTM is composed of the table's other kernels",
     "tensor/observe/watched.c -> tensor/observe/timed.c": "the observed table chooses between two clocks",
     "tensor/observe/watched.c -> tensor/observe/watch.c": "each observed call tells the watchers",
     "dist/ddp/ddp.c -> dist/ddp/extra/": "DDP opens what hangs on it",
