@@ -11,6 +11,7 @@ done
 scripts/format.sh --check
 echo 'ok    format'
 python3 scripts/words.py
+python3 scripts/statics.py
 
 # A reader who follows a call lands in the middle of a room: each file says first what it is.
 without=$(find apps autograd bench data dist examples nn tensor tests \( -name '*.c' -o -name '*.cc' -o -name '*.cu' \) \

@@ -64,8 +64,8 @@ static void check_pieces(int size, const td_kind *kind, const td_tensor *out, co
 /* Runs the collective on the engine of the tensors' device: the group's CPU or device engine. out
  * is ignored on a rank that does not take, and in on a rank that does not give. Kinds of one piece
  * work in place: out and in are the same tensor on all ranks. */
-static td_status call(td_group *group, td_collective c, td_tensor *out, const td_tensor *in,
-                      td_work **work)
+static td_status collective_call(td_group *group, td_collective c, td_tensor *out,
+                                 const td_tensor *in, td_work **work)
 {
     group = td_group_or_world(group);
     const td_kind *kind = td_kind_of(c.kind);
@@ -102,19 +102,20 @@ static td_status call(td_group *group, td_collective c, td_tensor *out, const td
 
 td_status td_all_reduce(td_group *group, td_tensor *t, td_reduction op, td_work **work)
 {
-    return call(group, (td_collective){ .kind = TD_COLLECTIVE_ALL_REDUCE, .op = op }, t, t, work);
+    return collective_call(group, (td_collective){ .kind = TD_COLLECTIVE_ALL_REDUCE, .op = op }, t,
+                           t, work);
 }
 
 td_status td_broadcast(td_group *group, td_tensor *t, int root, td_work **work)
 {
-    return call(group, (td_collective){ .kind = TD_COLLECTIVE_BROADCAST, .peer = root }, t, t,
-                work);
+    return collective_call(group, (td_collective){ .kind = TD_COLLECTIVE_BROADCAST, .peer = root },
+                           t, t, work);
 }
 
 td_status td_reduce(td_group *group, td_tensor *t, td_reduction op, int root, td_work **work)
 {
-    return call(group, (td_collective){ .kind = TD_COLLECTIVE_REDUCE, .op = op, .peer = root }, t,
-                t, work);
+    return collective_call(
+        group, (td_collective){ .kind = TD_COLLECTIVE_REDUCE, .op = op, .peer = root }, t, t, work);
 }
 
 td_status td_all_gather(td_group *group, td_tensor *out, const td_tensor *in, td_work **work)
@@ -125,32 +126,33 @@ td_status td_all_gather(td_group *group, td_tensor *out, const td_tensor *in, td
 td_status td_all_gather_unit(td_group *group, td_tensor *out, const td_tensor *in, int unit,
                              td_work **work)
 {
-    return call(group, (td_collective){ .kind = TD_COLLECTIVE_ALL_GATHER, .peer = unit }, out, in,
-                work);
+    return collective_call(group, (td_collective){ .kind = TD_COLLECTIVE_ALL_GATHER, .peer = unit },
+                           out, in, work);
 }
 
 td_status td_reduce_scatter(td_group *group, td_tensor *out, const td_tensor *in, td_reduction op,
                             td_work **work)
 {
-    return call(group, (td_collective){ .kind = TD_COLLECTIVE_REDUCE_SCATTER, .op = op }, out, in,
-                work);
+    return collective_call(group, (td_collective){ .kind = TD_COLLECTIVE_REDUCE_SCATTER, .op = op },
+                           out, in, work);
 }
 
 td_status td_gather(td_group *group, td_tensor *out, const td_tensor *in, int root, td_work **work)
 {
-    return call(group, (td_collective){ .kind = TD_COLLECTIVE_GATHER, .peer = root }, out, in,
-                work);
+    return collective_call(group, (td_collective){ .kind = TD_COLLECTIVE_GATHER, .peer = root },
+                           out, in, work);
 }
 
 td_status td_scatter(td_group *group, td_tensor *out, const td_tensor *in, int root, td_work **work)
 {
-    return call(group, (td_collective){ .kind = TD_COLLECTIVE_SCATTER, .peer = root }, out, in,
-                work);
+    return collective_call(group, (td_collective){ .kind = TD_COLLECTIVE_SCATTER, .peer = root },
+                           out, in, work);
 }
 
 td_status td_all_to_all(td_group *group, td_tensor *out, const td_tensor *in, td_work **work)
 {
-    return call(group, (td_collective){ .kind = TD_COLLECTIVE_ALL_TO_ALL }, out, in, work);
+    return collective_call(group, (td_collective){ .kind = TD_COLLECTIVE_ALL_TO_ALL }, out, in,
+                           work);
 }
 
 /* ---- messages ---- */
@@ -166,13 +168,15 @@ static td_group *check_other(td_group *group, int peer, const char *what)
 td_status td_send(td_group *group, const td_tensor *t, int to, td_work **work)
 {
     group = check_other(group, to, "send");
-    return call(group, (td_collective){ .kind = TD_COLLECTIVE_SEND, .peer = to }, NULL, t, work);
+    return collective_call(group, (td_collective){ .kind = TD_COLLECTIVE_SEND, .peer = to }, NULL,
+                           t, work);
 }
 
 td_status td_recv(td_group *group, td_tensor *t, int from, td_work **work)
 {
     group = check_other(group, from, "recv");
-    return call(group, (td_collective){ .kind = TD_COLLECTIVE_RECV, .peer = from }, t, NULL, work);
+    return collective_call(group, (td_collective){ .kind = TD_COLLECTIVE_RECV, .peer = from }, t,
+                           NULL, work);
 }
 
 /* ---- barriers and numbers ---- */

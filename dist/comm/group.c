@@ -26,7 +26,7 @@ static struct {
 
 /* ---- agreeing on an engine ---- */
 
-static double seconds_left(double deadline)
+static double group_seconds_left(double deadline)
 {
     double left = deadline - td_clock();
     return left > 1e-3 ? left : 1e-3;
@@ -49,7 +49,7 @@ static td_status fail_missing(const td_group *group, td_store *store, td_status 
 /* Collective: fails unless all ranks have found the same engine for the same ranks. Each rank
  * writes its wish, and reads those of all ranks. group->engine_type NULL: this rank has found none,
  * and td_last_error() says why. */
-static td_status agree(const td_group *group, td_store *store, double deadline)
+static td_status group_agree(const td_group *group, td_store *store, double deadline)
 {
     char key[32], text[TD_CAUSE_BYTES], first[600] = "";
     if (group->engine_type == NULL) {
@@ -63,7 +63,7 @@ static td_status agree(const td_group *group, td_store *store, double deadline)
     for (int r = 0; r < group->size && status == TD_OK; r++) {
         char *wish;
         snprintf(key, sizeof key, "wish/%d", r);
-        status = td_store_get_text(store, key, seconds_left(deadline), &wish);
+        status = td_store_get_text(store, key, group_seconds_left(deadline), &wish);
         if (status != TD_OK) {
             return fail_missing(group, store, status, r);
         }
@@ -104,14 +104,14 @@ static td_status start_engine(td_group *group, const int *ranks)
         return group->engine_type != NULL ? TD_OK : TD_E_UNSUPPORTED; /* as td_engine_find says */
     }
     TD_TRY(td_watched_store_open(group->store, &dist.met, ranks, group->size, &store));
-    td_status status = agree(group, store, deadline);
+    td_status status = group_agree(group, store, deadline);
     if (status == TD_OK) {
         td_engine_init init = { .backend = group->engine_type->name,
                                 .rank = group->rank,
                                 .size = group->size,
                                 .store = store,
                                 .address = dist.met.address[0] ? dist.met.address : NULL,
-                                .timeout = seconds_left(deadline) };
+                                .timeout = group_seconds_left(deadline) };
         status = group->engine_type->init(&group->engine, &init);
     }
     status = status == TD_OK ? TD_OK : tell_failure(group, store, status);

@@ -13,7 +13,7 @@
 
 static const double NAP = 100e-6; /* seconds between polls, if the engine has no idle() */
 
-static void append(td_queue *q, td_work *work)
+static void queue_append(td_queue *q, td_work *work)
 {
     q->outstanding++;
     work->next = NULL;
@@ -285,7 +285,7 @@ td_status td_submit(td_group *group, td_collective *c, double timeout, td_work *
         td_group_break(group, TD_E_NOMEM, td_last_error());
         return TD_E_NOMEM;
     }
-    append(q, work);
+    queue_append(q, work);
     if (handle == NULL && free) { /* a message, together with those that other threads queue */
         q->busy = true;
         drive_messages(group, work, false);

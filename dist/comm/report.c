@@ -133,7 +133,7 @@ typedef struct last_call {
     char note[TD_NOTE_BYTES];
 } last_call;
 
-static last_call ask(td_group *group, int rank)
+static last_call report_ask(td_group *group, int rank)
 {
     last_call last = { .known = true };
     if (rank != group->rank) {
@@ -161,7 +161,7 @@ static void describe_ranks(td_group *group, const td_collective *c, char *text, 
     size_t length = 0;
     int count = 0;
     for (int r = 0; here != NULL && r < group->size; r++) {
-        last_call last = ask(group, r);
+        last_call last = report_ask(group, r);
         here[r] = r == group->rank || (last.known && last.entered.number >= c->number);
         count += here[r];
         describe_last(&last, "nothing yet", what, sizeof what);
@@ -185,7 +185,7 @@ static void describe_ranks(td_group *group, const td_collective *c, char *text, 
 /* The same for a message, for which only the peer matters. */
 static void describe_peer(td_group *group, const td_collective *c, char *text, size_t size)
 {
-    last_call last = ask(group, c->peer);
+    last_call last = report_ask(group, c->peer);
     char what[320];
     describe_last(&last, "no collective yet", what, sizeof what);
     snprintf(text, size, "rank %d has not %s it; the last collective that it has called: %s",

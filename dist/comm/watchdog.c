@@ -75,7 +75,7 @@ static void end_it(td_group *group, const running *r)
 
 /* Breaks the group if the engine sees that another rank has died. (A wait for the end of a send,
  * for example, notices nothing by itself.) */
-static void look_for_dead(td_group *group, const running *r)
+static void watchdog_look_for_dead(td_group *group, const running *r)
 {
     const td_engine_type *type = group->engine_type;
     if (r->begun > 0 && type->look != NULL) {
@@ -103,13 +103,13 @@ static void report(td_group *group, const running *r)
     }
 }
 
-static void look(td_group *group, const running *r)
+static void watchdog_look(td_group *group, const running *r)
 {
     bool over = r->begun > 0 && td_clock() >= r->c.deadline;
     if (over) {
         end_it(group, r);
     }
-    look_for_dead(group, r);
+    watchdog_look_for_dead(group, r);
     td_device_look(group);
     if (!over) { /* last, because a report may wait for other ranks' answers */
         report(group, r);
@@ -137,7 +137,7 @@ static void *watch(void *arg)
             notice_pause(group, next);
             running r = running_in(group);
             pthread_mutex_unlock(&q->lock);
-            look(group, &r);
+            watchdog_look(group, &r);
             pthread_mutex_lock(&q->lock);
         }
     }

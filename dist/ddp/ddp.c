@@ -96,7 +96,7 @@ static td_status read_options(td_ddp_state *s, const td_ddp_options *options)
     return TD_OK;
 }
 
-static td_status lay_out(td_ddp_state *s)
+static td_status ddp_lay_out(td_ddp_state *s)
 {
     td_reducer *r = &s->reducer;
     const td_strategy *strategy = s->options.strategy;
@@ -123,7 +123,7 @@ static void set_replica(td_module *m, const char *path, void *user)
     td_dropout_set_replica(m, (uint64_t) * (const int *)user);
 }
 
-static td_status prepare(td_ddp_state *s)
+static td_status ddp_prepare(td_ddp_state *s)
 {
     s->params = td_params_trained(s->model);
     s->count = s->params != NULL ? td_params_count(s->params) : 0;
@@ -137,7 +137,7 @@ static td_status prepare(td_ddp_state *s)
         return td_fail(TD_E_ARG, "td_ddp: the model has no parameter that takes gradients");
     }
     TD_TRY(td_ddp_list_buffers(s));
-    TD_TRY(lay_out(s));
+    TD_TRY(ddp_lay_out(s));
     int rank = td_group_rank(s->group);
     td_module_each(s->model, set_replica, &rank);
     return td_reducer_watch(s);
@@ -153,7 +153,7 @@ static td_status surround(td_module *model, const td_ddp_options *options, td_di
     s->divided = divided;
     td_status status = read_options(s, options);
     if (status == TD_OK) {
-        status = prepare(s);
+        status = ddp_prepare(s);
     }
     if (status == TD_OK) {
         status = td_module_surround(

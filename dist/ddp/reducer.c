@@ -57,7 +57,7 @@ static void clear_missing(td_ddp_state *s, const td_ddp_unit *u)
     }
 }
 
-static void launch(td_ddp_state *s, td_ddp_unit *u)
+static void reducer_launch(td_ddp_state *s, td_ddp_unit *u)
 {
     td_ddp_tell(s, TD_DDP_LAUNCH, u);
     if (!s->reducer.launched) {
@@ -79,7 +79,7 @@ static void launch_full(td_ddp_state *s)
 {
     for (td_ddp_unit *u; (u = next_unit(s)) != NULL && u->pending == 0;) {
         s->reducer.next++;
-        launch(s, u);
+        reducer_launch(s, u);
     }
 }
 
@@ -202,7 +202,7 @@ bool td_reducer_wait(td_ddp_state *s, td_ddp_unit *u)
 
 /* Waits for all units. A codec may send another round of a unit, and a part that is told
  * TD_DDP_WAITED may start another collective of the unit: then waits for these, too. */
-static void wait_for_all(td_ddp_state *s)
+static void reducer_wait_for_all(td_ddp_state *s)
 {
     if (fine(s)) { /* on a GPU one event stands for all collectives */
         td_ddp_note(s, td_device_join_all(s->group));
@@ -238,12 +238,12 @@ void td_reducer_finish(td_ddp_state *s)
     td_ddp_tell(s, TD_DDP_FINISH, NULL);
     for (td_ddp_unit *u; fine(s) && (u = next_unit(s)) != NULL;) {
         r->next++;
-        launch(s, u);
+        reducer_launch(s, u);
     }
     if (fine(s)) {
         td_ddp_tell(s, TD_DDP_ALL_SENT, NULL);
     }
-    wait_for_all(s);
+    reducer_wait_for_all(s);
     if (r->codec != NULL) {
         decode_all(s);
     }

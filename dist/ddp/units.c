@@ -53,7 +53,7 @@ static bool ends_with(const td_ddp_state *s, int k, double filled, double still_
                       : filled >= limit_of(s, s->units.count - 1, still_to_come);
 }
 
-static td_status assign(td_ddp_state *s)
+static td_status ddp_assign(td_ddp_state *s)
 {
     td_ddp_units *units = &s->units;
     const int *order = td_params_order(s->params);
@@ -86,7 +86,7 @@ static int64_t begin_of(const td_ddp_state *s, int place)
 }
 
 /* Sets a unit's slice of memory: up to the next unit, gaps included. */
-static td_status place(td_ddp_state *s, int i)
+static td_status ddp_place(td_ddp_state *s, int i)
 {
     td_ddp_unit *u = &s->units.list[i];
     td_bucket *b = &u->b;
@@ -124,9 +124,9 @@ td_status td_units_make(td_ddp_state *s)
 {
     td_units_free(s);
     s->units.layout = td_params_reorders(s->params);
-    TD_TRY(assign(s));
+    TD_TRY(ddp_assign(s));
     for (int i = 0; i < s->units.count; i++) {
-        TD_TRY(place(s, i));
+        TD_TRY(ddp_place(s, i));
     }
     return TD_OK;
 }

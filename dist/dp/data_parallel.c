@@ -44,7 +44,7 @@ typedef struct parallel_call {
 } parallel_call;
 
 /* Replica i's samples (rest: those of replicas 1 and higher), as a view by value. */
-static td_tensor piece_of(const td_tensor *rest, const parallel_call *call, int i)
+static td_tensor dp_piece_of(const td_tensor *rest, const parallel_call *call, int i)
 {
     td_tensor view = *rest;
     int64_t begin = (i - 1) * call->chunk, left = rest->shape[0] - begin;
@@ -54,7 +54,7 @@ static td_tensor piece_of(const td_tensor *rest, const parallel_call *call, int 
 }
 
 /* Waits for all replicas before it reports the first mistake, so that no thread still runs. */
-static void wait_for_all(const parallel_call *call, td_site at)
+static void dp_wait_for_all(const parallel_call *call, td_site at)
 {
     const char *first = NULL;
     int failed = 0;
@@ -77,7 +77,7 @@ static void replicas_backward(td_node *node, const td_tensor *dy)
     td_hold(dy->storage);
     call->gradient = *dy;
     for (int i = 1; i < call->pieces; i++) {
-        td_tensor piece = piece_of(&call->gradient, call, i);
+        td_tensor piece = dp_piece_of(&call->gradient, call, i);
         td_replica_backward(call->state->replicas[i], call->outputs[i], &piece);
     }
     td_grad_slot token = td_input_grad(node, 0);
@@ -132,7 +132,7 @@ static void collect_batch(td_node *node, const parallel_call *call, int i)
     }
     td_tensor *whole = td_step_new_like(td_node_input(node, i), td_node_site(node));
     for (int k = 1; k < call->pieces; k++) {
-        td_tensor piece = piece_of(whole, call, k);
+        td_tensor piece = dp_piece_of(whole, call, k);
         const td_tensor *grad = call->batch[k] != NULL ? td_grad(call->batch[k]) : NULL;
         if (grad != NULL) {
             td_copy_across(&piece, grad);
@@ -147,7 +147,7 @@ static void collect_backward(td_node *node, const td_tensor *dy)
 {
     (void)dy;
     parallel_call *call = *(parallel_call *const *)td_params_of(node);
-    wait_for_all(call, td_node_site(node));
+    dp_wait_for_all(call, td_node_site(node));
     td_unhold(call->gradient.storage);
     int count = call->state->list.count;
     for (int i = 0; i < count; i++) {
@@ -202,13 +202,14 @@ static void check_output(const parallel_call *call, const td_tensor *y, int i, i
 }
 
 /* Copies the outputs of replicas 1 and higher, one after the other, to the first device. */
-static td_tensor *gather(parallel_call *call, td_tensor *token, const td_tensor *rest, td_site at)
+static td_tensor *dp_gather(parallel_call *call, td_tensor *token, const td_tensor *rest,
+                            td_site at)
 {
     parallel_state *s = call->state;
     for (int i = 1; i < call->pieces; i++) {
         call->outputs[i] = td_replica_output(s->replicas[i]);
         call->batch[i] = td_replica_input(s->replicas[i]);
-        check_output(call, call->outputs[i], i, piece_of(rest, call, i).shape[0], at);
+        check_output(call, call->outputs[i], i, dp_piece_of(rest, call, i).shape[0], at);
     }
     const td_tensor *first = call->outputs[1];
     td_shape shape = td_shape_of(first);
@@ -216,7 +217,7 @@ static td_tensor *gather(parallel_call *call, td_tensor *token, const td_tensor 
     td_layout layout = td_is_layout(first, TD_IMAGE) ? TD_IMAGE : TD_ROW_MAJOR;
     td_tensor *y = td_step_new(shape, first->dtype, layout, s->devices[0], at);
     for (int i = 1; i < call->pieces; i++) {
-        td_tensor piece = piece_of(y, call, i);
+        td_tensor piece = dp_piece_of(y, call, i);
         td_copy_across(&piece, call->outputs[i]);
     }
     return TD_RECORD(at, .op = "replicas", .backward = replicas_backward, .out = y,
@@ -245,12 +246,12 @@ static td_tensor *run_parallel(const td_around_rest *own, td_tensor *x, void *us
         td_replica_load(s->replicas[i], s->model, &s->list);
     }
     for (int i = 1; i < pieces; i++) {
-        td_tensor piece = piece_of(rest, call, i);
+        td_tensor piece = dp_piece_of(rest, call, i);
         td_replica_forward(s->replicas[i], &piece);
     }
     td_tensor *first = td_run_rest(own, mine);
-    wait_for_all(call, at);
-    td_tensor *others = gather(call, token, rest, at);
+    dp_wait_for_all(call, at);
+    td_tensor *others = dp_gather(call, token, rest, at);
     return td_cat_at((td_tensor *[]){ first, others }, 2, 0, at);
 }
 
@@ -332,7 +333,8 @@ static td_status check_model(td_module *model)
     return TD_OK;
 }
 
-static td_status prepare(parallel_state *s, td_module *model, const td_device *devices, int count)
+static td_status dp_prepare(parallel_state *s, td_module *model, const td_device *devices,
+                            int count)
 {
     TD_TRY(check_devices(model, devices, count));
     TD_TRY(check_model(model));
@@ -361,7 +363,7 @@ td_module *td_data_parallel(td_module *model, const td_device *devices, int coun
         return NULL;
     }
     parallel_state *s = calloc(1, sizeof *s);
-    td_status status = s != NULL ? prepare(s, model, devices, count)
+    td_status status = s != NULL ? dp_prepare(s, model, devices, count)
                                  : td_fail(TD_E_NOMEM, "td_data_parallel: no memory");
     if (status == TD_OK) {
         status = td_module_surround(model, &(td_around){ .run = run_parallel,

@@ -285,7 +285,7 @@ static void load_modes(td_replica *r, td_module *to, td_module *from)
 
 /* Makes a parameter of the copy a view of the model's memory, on the copy's own device. The tape of
  * the model's own forward retains that memory for as long as the copy's tape needs it. */
-static void share(td_tensor *to, const td_tensor *from)
+static void replica_share(td_tensor *to, const td_tensor *from)
 {
     if (td_ptr(to) == td_ptr(from)) {
         return;
@@ -323,7 +323,7 @@ void td_replica_load(td_replica *r, td_module *model, const td_state_list *state
                    state->items[i].name, td_dtype_name(from->dtype), td_dtype_name(to->dtype));
         if (!state->items[i].buffer && td_device_of(from).type == TD_DEVICE_CPU &&
             r->device.type == TD_DEVICE_CPU) {
-            share(to, from);
+            replica_share(to, from);
         } else if (r->outstanding == 0 || is_stale(r, i, &state->items[i])) {
             td_copy_(to, from);
             r->loaded[i] = (loaded){ from->storage->version, to->storage->version };

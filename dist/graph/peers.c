@@ -24,7 +24,7 @@ static td_status least_of(void *user, int mine, int *least, int *whose)
 }
 
 /* For the watchdog a launched graph is one collective. */
-static td_status note_launch(td_group *group, td_device_engine *e)
+static td_status peers_note_launch(td_group *group, td_device_engine *e)
 {
     td_collective c = { .kind = TD_COLLECTIVE_REPLAY,
                         .number = ++group->device_collectives,
@@ -44,7 +44,7 @@ static td_status on_event(void *user, td_captured_event event)
     case TD_CAPTURED_ENDS:
         return e != NULL ? e->type->record(e, event == TD_CAPTURED_RECORDS) : TD_OK;
     case TD_CAPTURED_LAUNCHED:
-        return e != NULL ? note_launch(group, e) : TD_OK;
+        return e != NULL ? peers_note_launch(group, e) : TD_OK;
     case TD_CAPTURED_READ:
         break;
     }

@@ -19,7 +19,7 @@
  * way, and takes that unit's slot. If no average is under way (after td_ddp_no_sync_begin, or where
  * units run in another order than they are averaged), the unit gets memory of its own until it is
  * averaged. */
-static td_slot *find_slot(td_shard_unit *u)
+static td_slot *grads_find_slot(td_shard_unit *u)
 {
     td_sharding *sh = u->sharding;
     td_ddp_state *s = sh->ddp;
@@ -49,7 +49,7 @@ void td_shard_begin_grads(td_shard_unit *u)
     const td_bucket *b = &sh->ddp->units.list[u->number].b;
     bool fresh = u->grad_slot == NULL;
     if (fresh) {
-        td_slot_give(find_slot(u), u, u->grads, &u->grad_slot);
+        td_slot_give(grads_find_slot(u), u, u->grads, &u->grad_slot);
     }
     for (int k = 0; k < b->param_count; k++) {
         int i = b->params[k];

@@ -41,7 +41,7 @@ static td_status refuse(const char *what, const char *folder, size_t bytes, int 
 
 /* A new file of zeros, whose space is taken already, without a name: it goes with its last user,
  * also if that is killed. */
-static td_status make_file(const char *folder, size_t bytes, int *fd)
+static td_status offload_make_file(const char *folder, size_t bytes, int *fd)
 {
     char path[4096];
     int length = snprintf(path, sizeof path, "%s/tandem-XXXXXX", folder);
@@ -62,7 +62,7 @@ static td_status make_file(const char *folder, size_t bytes, int *fd)
 static td_status map_file(const char *folder, size_t bytes, void **data)
 {
     int fd;
-    TD_TRY(make_file(folder, bytes, &fd));
+    TD_TRY(offload_make_file(folder, bytes, &fd));
     *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     int error = errno;
     close(fd); /* the mapping keeps the file */

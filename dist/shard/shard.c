@@ -25,7 +25,7 @@ enum { GRAIN = 64 }; /* bytes: windows begin on cache lines */
 /* ---- what the optimizer and checkpoints need of the other ranks ---- */
 
 /* If every rank keeps all values: after a step, gathers all units in place in the flat memory. */
-static void gather(void *user)
+static void shard_gather(void *user)
 {
     td_sharding *sh = user;
     td_ddp_state *s = sh->ddp;
@@ -47,7 +47,7 @@ static void forget_values(void *user)
     td_shard_let_all_go(user);
 }
 
-static void meet(void *user)
+static void shard_meet(void *user)
 {
     td_sharding *sh = user;
     td_shard_meet(sh);
@@ -61,12 +61,12 @@ static void sum(double *numbers, int count, void *user)
     td_ddp_report(sh->ddp);
 }
 
-static td_status broadcast(td_tensor *t, int from, void *user)
+static td_status shard_broadcast(td_tensor *t, int from, void *user)
 {
     return td_broadcast(((td_sharding *)user)->group, t, from, NULL);
 }
 
-static td_status agree(td_status mine, void *user)
+static td_status shard_agree(td_status mine, void *user)
 {
     return td_group_agree(((td_sharding *)user)->ddp->group, mine);
 }
@@ -87,7 +87,7 @@ static td_tensor *window_memory(int64_t count, td_dtype dtype, void *user)
 
 /* Called when a unit's gradients are averaged: moves this rank's piece into the window, and frees
  * the slot. If there are replicas, starts the average over the replicas. */
-static td_status keep(td_shard_unit *u, td_ddp_unit *unit)
+static td_status shard_keep(td_shard_unit *u, td_ddp_unit *unit)
 {
     td_sharding *sh = u->sharding;
     td_ddp_state *s = sh->ddp;
@@ -101,7 +101,7 @@ static td_status keep(td_shard_unit *u, td_ddp_unit *unit)
                : TD_OK;
 }
 
-static td_status on(td_ddp_part *part, td_ddp_state *s, td_ddp_event event, td_ddp_unit *unit)
+static td_status shard_on(td_ddp_part *part, td_ddp_state *s, td_ddp_event event, td_ddp_unit *unit)
 {
     td_sharding *sh = (td_sharding *)part;
     if (event == TD_DDP_FORWARD && sh->replicas != NULL) {
@@ -124,7 +124,7 @@ static td_status on(td_ddp_part *part, td_ddp_state *s, td_ddp_event event, td_d
         }
         break;
     case TD_DDP_WAITED:
-        return u->grad_slot != NULL ? keep(u, unit) : TD_OK;
+        return u->grad_slot != NULL ? shard_keep(u, unit) : TD_OK;
     case TD_DDP_REDUCED:
         for (int k = 0; k < sh->count; k++) { /* after a failure there are some */
             td_shard_drop_grads(&sh->units[k]);
@@ -139,7 +139,7 @@ static td_status on(td_ddp_part *part, td_ddp_state *s, td_ddp_event event, td_d
 
 td_sharding *td_sharding_of(const td_ddp_state *s)
 {
-    return (td_sharding *)td_ddp_find_part(s, on);
+    return (td_sharding *)td_ddp_find_part(s, shard_on);
 }
 
 /* ---- beginning and end ---- */
@@ -268,8 +268,8 @@ static td_status open_units(td_sharding *sh, td_params_peers *peers)
     peers->own_values = sh->options.stage == TD_SHARD_PARAMETERS;
     bool gathers = !cpu || sh->options.gathers || sh->options.wire != NULL || offload != NULL;
     sh->woven = peers->own_values && !gathers && td_group_can_weave(sh->group);
-    peers->meet = sh->woven ? meet : NULL;
-    peers->gather = sh->woven ? meet : peers->own_values ? forget_values : gather;
+    peers->meet = sh->woven ? shard_meet : NULL;
+    peers->gather = sh->woven ? shard_meet : peers->own_values ? forget_values : shard_gather;
     TD_TRY(td_group_agree(s->group, td_shard_lay_out(sh, peers)));
     s->units.of_param = sh->of_param;
     s->units.describe = describe_unit;
@@ -350,7 +350,7 @@ static td_status zero_open(const td_strategy *self, td_ddp_state *s)
     if (sh == NULL) {
         return td_fail(TD_E_NOMEM, "td_ddp: no memory to shard a model");
     }
-    *sh = (td_sharding){ .part = { .on = on, .free = free_sharding },
+    *sh = (td_sharding){ .part = { .on = shard_on, .free = free_sharding },
                          .ddp = s,
                          .options = *options_of(self),
                          .group = s->group,
@@ -360,10 +360,10 @@ static td_status zero_open(const td_strategy *self, td_ddp_state *s)
     s->units.stays = true; /* state belongs to places in memory, so the order stays */
     td_params_peers peers = { .rank = sh->rank,
                               .count = sh->ranks,
-                              .gather = gather,
+                              .gather = shard_gather,
                               .sum = sum,
-                              .broadcast = broadcast,
-                              .agree = agree,
+                              .broadcast = shard_broadcast,
+                              .agree = shard_agree,
                               .spare = sh->replicas != NULL && td_group_rank(sh->replicas) > 0,
                               .user = sh };
     TD_TRY(sh->options.stage == TD_SHARD_OPTIMIZER ? open_optimizer(sh, &peers)

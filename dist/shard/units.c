@@ -61,7 +61,7 @@ static bool is_narrow(const search *all, const td_module *m, const td_named_tens
 
 /* A parameter that two units share belongs to the root, whose values are gathered while either unit
  * runs. A parameter that two modules share does not travel as bf16. */
-static void assign(search *all, const td_tensor *t, int unit, bool narrow)
+static void shard_assign(search *all, const td_tensor *t, int unit, bool narrow)
 {
     const td_params *params = all->sh->ddp->params;
     for (int i = 0; i < td_params_count(params); i++) {
@@ -83,8 +83,8 @@ static void visit(td_module *m, const char *path, void *user)
         inside = true;
     }
     for (int k = 0; k < m->tensor_count; k++) {
-        assign(all, m->tensors[k].tensor, inside ? all->count - 1 : ROOT,
-               is_narrow(all, m, &m->tensors[k]));
+        shard_assign(all, m->tensors[k].tensor, inside ? all->count - 1 : ROOT,
+                     is_narrow(all, m, &m->tensors[k]));
     }
 }
 
@@ -95,7 +95,7 @@ static void count_module(td_module *m, const char *path, void *user)
 }
 
 /* Lists the units in the order of registration, and sets of_param: the unit of each parameter. */
-static td_status find(search *all)
+static td_status shard_find(search *all)
 {
     td_module *model = all->sh->ddp->model;
     int modules = 0;
@@ -118,14 +118,14 @@ static td_status find(search *all)
 
 /* ---- in the flat space ---- */
 
-static int64_t round_up(int64_t count, int64_t unit)
+static int64_t shard_round_up(int64_t count, int64_t unit)
 {
     return (count + unit - 1) / unit * unit;
 }
 
 /* Places unit after unit in the flat space: the last block first, as in backward, and the root at
  * the end. In a unit the parameters that travel as bf16 come first; otherwise their order stays. */
-static void place(td_sharding *sh, const search *all, int *order, int64_t *begin)
+static void shard_place(td_sharding *sh, const search *all, int *order, int64_t *begin)
 {
     td_ddp_state *s = sh->ddp;
     int64_t size = (int64_t)td_dtype_size(td_params_flat(s->params)->dtype);
@@ -143,11 +143,11 @@ static void place(td_sharding *sh, const search *all, int *order, int64_t *begin
                 order[placed++] = i;
                 begin[i] = at;
                 sh->of_param[i] = sh->count;
-                at += round_up(td_params_get(s->params, i)->count, line);
+                at += shard_round_up(td_params_get(s->params, i)->count, line);
                 u->narrow = all->narrow[i] ? at - u->begin : u->narrow;
             }
         }
-        u->count = round_up(at - u->begin, grain * sh->ranks);
+        u->count = shard_round_up(at - u->begin, grain * sh->ranks);
         u->narrow = 2 * (u->count - u->narrow) * sh->ranks <= u->count ? u->narrow : 0;
         at = u->begin + u->count;
         if (u->count > 0) {
@@ -261,12 +261,12 @@ td_status td_shard_lay_out(td_sharding *sh, td_params_peers *peers)
                                 .values = calloc(room, sizeof(td_tensor *)),
                                 .grads = calloc(room, sizeof(td_tensor *)) };
     bool made = order != NULL && begin != NULL && places.values != NULL && places.grads != NULL;
-    td_status status = made ? find(&all) : td_fail(TD_E_NOMEM, "td_ddp: no memory for units");
+    td_status status = made ? shard_find(&all) : td_fail(TD_E_NOMEM, "td_ddp: no memory for units");
     if (status == TD_OK) {
         status = make_lists(sh, (size_t)all.count + 1); /* with the root */
     }
     if (status == TD_OK) {
-        place(sh, &all, order, begin);
+        shard_place(sh, &all, order, begin);
         peers->cuts = sh->cuts;
         peers->stretches = sh->count;
         status = make_memory(sh, &places) && make_headers(sh, &places)

@@ -50,7 +50,7 @@ void td_shard_let_all_go(td_sharding *sh)
 
 /* NULL: no slot is free. With `must`, the unit that was gathered ahead gives its slot up: the guess
  * was wrong. */
-static td_slot *find_slot(td_shard_unit *u, bool must)
+static td_slot *values_find_slot(td_shard_unit *u, bool must)
 {
     td_sharding *sh = u->sharding;
     if (u->home.value.memory != NULL) {
@@ -119,7 +119,7 @@ static td_tensor bring(const td_shard_unit *u, const td_slot *slot)
 
 /* Starts a gather if the values are not here, or have changed since they came. A slot is not the
  * unit's own storage, whose version therefore counts changes of the values alone. */
-static void ask(td_shard_unit *u, bool must)
+static void values_ask(td_shard_unit *u, bool must)
 {
     td_ddp_state *s = u->sharding->ddp;
     uint32_t version = td_params_flat(s->params)->storage->version;
@@ -128,7 +128,7 @@ static void ask(td_shard_unit *u, bool must)
         return;
     }
     td_shard_finish_gather(u);
-    td_slot *slot = u->value_slot != NULL ? u->value_slot : find_slot(u, must);
+    td_slot *slot = u->value_slot != NULL ? u->value_slot : values_find_slot(u, must);
     if (slot == NULL) {
         return;
     }
@@ -156,7 +156,7 @@ static void ask(td_shard_unit *u, bool must)
 }
 
 /* ahead: the unit that probably runs next; NULL: unknown. */
-static void enter(td_shard_unit *u, td_shard_unit *ahead)
+static void values_enter(td_shard_unit *u, td_shard_unit *ahead)
 {
     td_sharding *sh = u->sharding;
     if (u->values == NULL || sh->woven) {
@@ -168,9 +168,9 @@ static void enter(td_shard_unit *u, td_shard_unit *ahead)
         }
         sh->route.current = u;
     }
-    ask(u, true);
+    values_ask(u, true);
     if (ahead != NULL) {
-        ask(ahead, false);
+        values_ask(ahead, false);
     }
     td_shard_finish_gather(u);
 }
@@ -207,7 +207,7 @@ static void unit_backward(td_node *node, const td_tensor *dy)
 {
     td_shard_unit *u = *(td_shard_unit *const *)td_params_of(node);
     u->sharding->route.last = NULL; /* what is recomputed from here on has an order of its own */
-    enter(u, u->before);
+    values_enter(u, u->before);
     td_shard_begin_grads(u);
     td_input_grad_is(node, 0, dy);
 }
@@ -234,7 +234,7 @@ static td_tensor *run_unit(const td_around_rest *rest, td_tensor *x, void *user)
         u->before = NULL;
     }
     sh->route.last = u;
-    enter(u, u->after);
+    values_enter(u, u->after);
     td_ddp_report(sh->ddp);
     return record(u, td_run_rest(rest, x));
 }
@@ -248,7 +248,7 @@ static td_tensor *run_model(const td_around_rest *rest, td_tensor *x, void *user
         notice_change(sh);
     }
     if (sh->root != NULL) {
-        enter(sh->root, sh->route.first);
+        values_enter(sh->root, sh->route.first);
         td_ddp_report(sh->ddp);
     }
     td_tensor *y = td_run_rest(rest, x);
@@ -283,7 +283,7 @@ static td_status gather_all(td_sharding *sh)
     td_ddp_failure *f = &sh->ddp->failure;
     sh->whole = true;
     for (int k = 0; k < sh->count; k++) {
-        ask(&sh->units[k], true);
+        values_ask(&sh->units[k], true);
         td_shard_finish_gather(&sh->units[k]);
     }
     td_ddp_break(sh->ddp);

@@ -42,8 +42,8 @@ static td_tensor elements_at(const td_tensor *memory, int64_t byte, int64_t coun
 }
 
 /* Between rank r's piece and `packed`, where it is as it travels. */
-static void convert(const td_shard_unit *u, int r, td_tensor *piece, const td_tensor *packed,
-                    bool packs)
+static void wire_convert(const td_shard_unit *u, int r, td_tensor *piece, const td_tensor *packed,
+                         bool packs)
 {
     int64_t narrow = narrow_of(u, r), wide = u->count / u->sharding->ranks - narrow;
     const td_tensor plain[2] = { td_ddp_stretch(piece, 0, narrow),
@@ -61,7 +61,7 @@ static void convert(const td_shard_unit *u, int r, td_tensor *piece, const td_te
 td_tensor td_shard_pack(const td_shard_unit *u, const td_slot *slot)
 {
     td_tensor own = td_shard_own(u);
-    convert(u, u->sharding->rank, &own, slot->packed, true);
+    wire_convert(u, u->sharding->rank, &own, slot->packed, true);
     return elements_at(slot->packed, 0, td_shard_wire_bytes(u), TD_U8);
 }
 
@@ -80,6 +80,6 @@ void td_shard_unpack(const td_shard_unit *u, const td_slot *slot)
         td_tensor from = td_ddp_stretch(&place, r * bytes, bytes);
         td_tensor piece = td_ddp_stretch(slot->memory, r * count, count);
         td_copy_(&packed, &from);
-        convert(u, r, &piece, &packed, false);
+        wire_convert(u, r, &piece, &packed, false);
     }
 }

@@ -340,7 +340,7 @@ typedef struct conversion {
     bool failed;
 } conversion;
 
-static void convert(td_module *m, const char *path, void *user)
+static void sync_bn_convert(td_module *m, const char *path, void *user)
 {
     (void)path;
     conversion *c = user;
@@ -370,7 +370,7 @@ td_module *td_convert_sync_batch_norm(td_module *m, td_group *group)
         return NULL;
     }
     conversion c = { group != NULL ? group : td_dist_world(), false };
-    td_module_each(m, convert, &c);
+    td_module_each(m, sync_bn_convert, &c);
     if (c.failed) {
         td_module_free(m);
         return NULL;

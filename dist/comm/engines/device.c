@@ -180,7 +180,7 @@ static td_status choose_engine(td_group *group, td_device device)
 }
 
 /* The device of the group's collectives; NULL: the engine is not chosen yet. */
-static const td_device *device_of(const td_group *group)
+static const td_device *own_device_of(const td_group *group)
 {
     const td_device_engine *e = group->device_engine;
     return e != NULL ? &e->device : group->stages ? &group->staged : NULL;
@@ -189,19 +189,19 @@ static const td_device *device_of(const td_group *group)
 bool td_group_uses_device(const td_group *group, const td_tensor *t)
 {
     td_device device = td_device_of(t);
-    const td_device *own = device_of(group);
+    const td_device *own = own_device_of(group);
     return device.type != TD_DEVICE_CPU || (own != NULL && td_same_device(*own, device));
 }
 
 /* Messages always go through the host, where two ranks may send to each other at the same time; on
  * one stream they would wait for each other forever. */
-static td_status launch(td_group *group, td_collective *c, td_device device, td_work **work)
+static td_status device_launch(td_group *group, td_collective *c, td_device device, td_work **work)
 {
     bool message = c->kind == TD_COLLECTIVE_SEND || c->kind == TD_COLLECTIVE_RECV;
-    if (!message && device_of(group) == NULL) {
+    if (!message && own_device_of(group) == NULL) {
         TD_TRY(choose_engine(group, device));
     }
-    const td_device *own = device_of(group);
+    const td_device *own = own_device_of(group);
     TD_REQUIRE(own == NULL || td_same_device(*own, device), TD_NOWHERE,
                "a group has one GPU: its collectives have run on %s, and this one is for %s",
                td_device_name(*own), td_device_name(device));
@@ -230,7 +230,7 @@ td_status td_device_submit(td_group *group, td_collective *c, td_device device, 
         work = td_work_of_device(group, c, NULL, 0);
         TD_TRY(work != NULL ? TD_OK : TD_E_NOMEM);
     } else {
-        td_status status = launch(group, c, device, &work);
+        td_status status = device_launch(group, c, device, &work);
         if (status != TD_OK) { /* the other ranks wait for this rank */
             char text[TD_CAUSE_BYTES];
             snprintf(text, sizeof text, "%s", td_last_error());
@@ -295,7 +295,7 @@ void td_device_stage(td_group *group, td_device device)
 /* ---- the watchdog's part ---- */
 
 /* NCCL does not notice that a rank of this host has died, so this asks the CPU engine. */
-static td_status look_for_dead(const td_group *group, double waited)
+static td_status device_look_for_dead(const td_group *group, double waited)
 {
     static const double LONG = 1.0;
     bool looks = group->engine != NULL && group->engine_type->look != NULL;
@@ -306,7 +306,7 @@ static td_status look_for_dead(const td_group *group, double waited)
 static void add_dead(const td_group *group, char *text, size_t size)
 {
     size_t used = strlen(text);
-    if (look_for_dead(group, HUGE_VAL) != TD_OK) {
+    if (device_look_for_dead(group, HUGE_VAL) != TD_OK) {
         snprintf(text + used, size - used, "; %s", td_last_error());
     }
 }
@@ -328,7 +328,7 @@ void td_device_look(td_group *group)
     td_status status = e->type->look(e, &oldest, &begun);
     bool failed = status != TD_OK;
     if (!failed && begun > 0.0) {
-        status = look_for_dead(group, td_clock() - begun);
+        status = device_look_for_dead(group, td_clock() - begun);
     }
     if (status != TD_OK) {
         snprintf(text, sizeof text, "rank %d: %s", group->rank, td_last_error());

@@ -15,7 +15,7 @@ struct td_host_copy {
 };
 
 /* Memory with enough room, used again or new. */
-static td_host_copy *take(td_group *group, size_t bytes)
+static td_host_copy *staged_take(td_group *group, size_t bytes)
 {
     pthread_mutex_lock(&group->queue.lock);
     td_host_copy **link = &group->unused_staged;
@@ -54,7 +54,7 @@ td_status td_staged_submit(td_group *group, const td_collective *c, td_device de
     size_t piece = (size_t)c->count * td_dtype_size(c->dtype);
     size_t in = piece * (size_t)td_pieces_given(c, group->rank, group->size);
     size_t out = piece * (size_t)td_pieces_taken(c, group->rank, group->size);
-    td_host_copy *staged = take(group, in + out + 1);
+    td_host_copy *staged = staged_take(group, in + out + 1);
     if (staged == NULL) {
         return td_fail(TD_E_NOMEM, "no memory on the host for a collective of %zu bytes on %s",
                        in > out ? in : out, td_device_name(device));

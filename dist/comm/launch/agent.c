@@ -195,7 +195,7 @@ static bool is_over(const agent *a)
 }
 
 /* The next signal, or 0. Meanwhile the coordinator has its turn. */
-static int wait_a_little(const agent *a)
+static int agent_wait_a_little(const agent *a)
 {
     double wait = a->options->monitor_interval;
     if (a->coordinator != NULL) {
@@ -205,9 +205,9 @@ static int wait_a_little(const agent *a)
     return td_signal_watch_wait(a->watch, wait);
 }
 
-static td_status step(agent *a)
+static td_status agent_step(agent *a)
 {
-    int signal = wait_a_little(a);
+    int signal = agent_wait_a_little(a);
     if (signal != 0) {
         TD_TRY(on_signal(a, signal));
     }
@@ -222,7 +222,7 @@ static int end_lost(agent *a)
     td_worker_failure unused;
     stop_workers(a, SIGTERM, lost_grace(a));
     while (td_workers_running(a->workers) > 0) {
-        int signal = wait_a_little(a);
+        int signal = agent_wait_a_little(a);
         if (signal != 0) {
             a->left = signal;
             td_workers_pass(a->workers, signal, lost_grace(a));
@@ -249,7 +249,7 @@ int td_agent_run(const td_launch_options *options, td_store *store, td_workers *
                               options->node_rank, options->workers);
     }
     while (status == TD_OK && !is_over(&a)) {
-        status = step(&a);
+        status = agent_step(&a);
     }
     return status == TD_OK ? a.code : end_lost(&a);
 }

@@ -22,7 +22,7 @@
 
 static const double LINGER = 3; /* seconds to wait for the end of a child that others have named */
 
-static size_t bytes_of(int capacity)
+static size_t children_bytes(int capacity)
 {
     return sizeof(td_children) + (size_t)capacity * sizeof(td_child);
 }
@@ -30,7 +30,7 @@ static size_t bytes_of(int capacity)
 /* In the child. Only async-signal-safe calls: the parent may have threads. */
 static void begin_child(td_children *all, const td_signal_watch *watch, pid_t parent)
 {
-    (void)mprotect(all, bytes_of(all->capacity), PROT_READ);
+    (void)mprotect(all, children_bytes(all->capacity), PROT_READ);
     setpgid(0, 0);
 #ifdef __linux__
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -50,7 +50,7 @@ static void begin_child(td_children *all, const td_signal_watch *watch, pid_t pa
     pthread_sigmask(SIG_SETMASK, &watch->before, NULL);
 }
 
-static void *share(size_t size)
+static void *children_share(size_t size)
 {
     void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     return memory != MAP_FAILED ? memory : NULL;
@@ -58,8 +58,8 @@ static void *share(size_t size)
 
 td_children *td_children_new(int capacity)
 {
-    td_children *all = share(bytes_of(capacity));
-    td_error_note *notes = share((size_t)capacity * sizeof(td_error_note));
+    td_children *all = children_share(children_bytes(capacity));
+    td_error_note *notes = children_share((size_t)capacity * sizeof(td_error_note));
     if (all != NULL) {
         all->capacity = capacity;
         all->notes = notes;
@@ -77,7 +77,7 @@ void td_children_free(td_children *all)
         munmap(all->notes, (size_t)all->capacity * sizeof(td_error_note));
     }
     if (all != NULL) {
-        munmap(all, bytes_of(all->capacity));
+        munmap(all, children_bytes(all->capacity));
     }
 }
 
@@ -137,7 +137,7 @@ static bool reap_without_waitid(td_children *all, int i)
     return got > 0;
 }
 
-static void reap(td_children *all, int i)
+static void children_reap(td_children *all, int i)
 {
     td_child *c = &all->list[i];
     siginfo_t info = { 0 };
@@ -188,7 +188,7 @@ int td_children_running(const td_children *all)
 int td_children_look(td_children *all)
 {
     for (int i = 0; i < all->count; i++) {
-        reap(all, i);
+        children_reap(all, i);
     }
     if (all->stopping && !all->killed && td_clock() > all->kill_at) {
         signal_and_wake(all, SIGKILL);

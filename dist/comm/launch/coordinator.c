@@ -26,7 +26,7 @@ bool td_coordinator_is_elastic(const td_coordinator *c)
     return c->options->min_nodes < c->options->max_nodes;
 }
 
-static void enter(td_coordinator *c, int phase)
+static void coordinator_enter(td_coordinator *c, int phase)
 {
     c->phase = phase;
     c->since = c->now;
@@ -44,7 +44,7 @@ void td_coordinator_tell_end(td_coordinator *c, td_coordinator_node *n)
 void td_coordinator_end(td_coordinator *c, int code)
 {
     c->end_code = code;
-    enter(c, ENDED);
+    coordinator_enter(c, ENDED);
     for (int i = 0; i < c->count; i++) {
         td_coordinator_node *n = &c->nodes[i];
         td_coordinator_tell_end(c, n);
@@ -55,7 +55,7 @@ void td_coordinator_end(td_coordinator *c, int code)
 
 void td_coordinator_stop_round(td_coordinator *c, bool lost)
 {
-    enter(c, STOPPING);
+    coordinator_enter(c, STOPPING);
     for (int i = 0; i < c->count; i++) {
         td_coordinator_node *n = &c->nodes[i];
         if (n->alive && n->in_round) {
@@ -90,7 +90,7 @@ static void after_stop(td_coordinator *c)
     c->restarts += c->uses_budget;
     c->round++;
     c->gather_deadline = c->now + c->options->join_timeout;
-    enter(c, GATHERING);
+    coordinator_enter(c, GATHERING);
 }
 
 static void look_stopping(td_coordinator *c)
@@ -193,7 +193,7 @@ static void start_round(td_coordinator *c)
     }
     c->failed = false;
     c->note[0] = '\0';
-    enter(c, RUNNING);
+    coordinator_enter(c, RUNNING);
 }
 
 static void look_gathering(td_coordinator *c)
@@ -259,7 +259,7 @@ td_coordinator *td_coordinator_new(const td_launch_options *options, td_store *s
     c->store = store;
     c->now = c->looked = td_clock();
     c->gather_deadline = c->now + options->join_timeout;
-    enter(c, GATHERING);
+    coordinator_enter(c, GATHERING);
     if (options->run_id[0] != '\0') {
         snprintf(c->run_id, sizeof(c->run_id), "%s", options->run_id);
     } else {

@@ -14,7 +14,7 @@ enum { MAX_AGENTS = 4 * TD_LAUNCH_MAX_NODES };
 /* Whether a node may take part: 1; -1: no, and why; 0: not known yet. A second node with the same
  * wanted rank is refused, unless it is the same host that was started again: then the first node is
  * silent. */
-static int admit(td_coordinator *c, td_coordinator_node *n, char *why, size_t size)
+static int node_admit(td_coordinator *c, td_coordinator_node *n, char *why, size_t size)
 {
     if (n->wanted_rank >= c->options->max_nodes) {
         snprintf(why, size, "node rank %d: there are %d nodes, from rank 0", n->wanted_rank,
@@ -66,7 +66,7 @@ static void welcome(td_coordinator *c, const td_coordinator_node *n)
 static void look_at_asking(td_coordinator *c, td_coordinator_node *n)
 {
     char why[400];
-    int answer = admit(c, n, why, sizeof(why));
+    int answer = node_admit(c, n, why, sizeof(why));
     if (answer == 0) {
         return;
     }

@@ -76,7 +76,7 @@ static void show_line(stream *s)
     s->length = s->prefix;
 }
 
-static void take(stream *s, const char *bytes, size_t size)
+static void output_take(stream *s, const char *bytes, size_t size)
 {
     write_all(s->file, bytes, size);
     for (size_t i = 0; i < size; i++) {
@@ -104,7 +104,7 @@ static void *stream_main(void *argument)
     char bytes[16384];
     ssize_t got;
     while ((got = read(s->pipe, bytes, sizeof(bytes))) > 0 || (got < 0 && errno == EINTR)) {
-        take(s, bytes, got > 0 ? (size_t)got : 0);
+        output_take(s, bytes, got > 0 ? (size_t)got : 0);
     }
     if (s->length > s->prefix) {
         show_line(s);

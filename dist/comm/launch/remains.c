@@ -87,7 +87,7 @@ static int kill_all(const td_children *own, const td_guard *guard)
     return count;
 }
 
-static void reap(const td_children *own, const td_guard *guard)
+static void guard_reap(const td_children *own, const td_guard *guard)
 {
     siginfo_t info = { 0 };
     while (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0 &&
@@ -101,7 +101,7 @@ static void reap(const td_children *own, const td_guard *guard)
 void td_orphans_look(const td_children *own, const td_guard *guard, bool end)
 {
     double deadline = td_clock() + PATIENCE;
-    reap(own, guard);
+    guard_reap(own, guard);
     while (end && kill_all(own, guard) > 0 && td_clock() < deadline) {
         td_sleep(0.001);
     }

@@ -108,7 +108,7 @@ static void redirect(const spawning *s, int rank, const char *name, int fd)
 /* Where td_dist_init() meets the others, unless the program gives it another place; whatever
  * started the parent is not the child's launcher. The id tells two runs that meet in one file apart
  * (dist/comm/store/place.c). */
-static void set_environment(const spawning *s, int rank, const char *run_id)
+static void spawn_set_environment(const spawning *s, int rank, const char *run_id)
 {
     if (s->token.set) {
         char token[TD_TOKEN_TEXT];
@@ -130,7 +130,7 @@ _Noreturn static void child_main(const spawning *s, int rank, const char *run_id
 {
     char before[TD_ERROR_BYTES];
     close(s->reserved);
-    set_environment(s, rank, run_id);
+    spawn_set_environment(s, rank, run_id);
     if (s->log_dir != NULL) {
         redirect(s, rank, "stdout", STDOUT_FILENO);
         redirect(s, rank, "stderr", STDERR_FILENO);
@@ -193,7 +193,7 @@ static td_status fail_child(const spawning *s, int rank)
 
 /* Waits until all children have ended. A failure or a signal stops the others; a second signal
  * kills them. */
-static td_status wait_for_all(spawning *s, td_status status, double stop_timeout)
+static td_status spawn_wait_for_all(spawning *s, td_status status, double stop_timeout)
 {
     td_children *all = s->children;
     while (td_children_look(all) > 0 &&
@@ -247,7 +247,7 @@ td_status td_spawn_at(td_spawn_options options, td_site at)
     if (status != TD_OK) {
         td_children_stop(s.children, SIGKILL, 0);
     }
-    status = wait_for_all(&s, status, stop_timeout);
+    status = spawn_wait_for_all(&s, status, stop_timeout);
     td_signal_watch_end(&s.watch);
     *stopped_by = s.stopped_by;
     close(s.reserved);

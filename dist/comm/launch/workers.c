@@ -38,7 +38,7 @@ static void worker_path(const td_workers *w, int local, const char *name, char p
              w->round.first_rank + local, name[0] != '\0' ? "/" : "", name);
 }
 
-static td_status prepare(td_workers *w)
+static td_status workers_prepare(td_workers *w)
 {
     const char *log_dir = w->options->log_dir;
     w->children = td_children_new(w->options->workers);
@@ -73,7 +73,7 @@ td_status td_workers_open(const td_launch_options *options, td_workers **workers
         return td_fail(TD_E_NOMEM, "no memory for the workers");
     }
     w->options = options;
-    td_status status = prepare(w);
+    td_status status = workers_prepare(w);
     if (status != TD_OK) {
         free_workers(w);
         return status;
@@ -102,7 +102,7 @@ void td_workers_close(td_workers *w, bool keep_logs)
 /* ---- the environment ---- */
 
 /* In the child. */
-static void set_environment(const td_workers *w, int local)
+static void workers_set_environment(const td_workers *w, int local)
 {
     char error_file[PATH_MAX];
     worker_path(w, local, "error", error_file);
@@ -177,7 +177,7 @@ _Noreturn static void exec_worker(const td_workers *w, int local, int out, int e
     char why[PATH_MAX];
     (void)dup2(out, STDOUT_FILENO); /* changes nothing if it is -1 */
     (void)dup2(err, STDERR_FILENO);
-    set_environment(w, local);
+    workers_set_environment(w, local);
     execvp(w->options->argv[0], w->options->argv);
     bool on_path = strchr(w->options->argv[0], '/') == NULL;
     snprintf(why, sizeof(why), "cannot start %s: %s", w->options->argv[0],

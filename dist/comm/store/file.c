@@ -53,7 +53,7 @@ static bool set_lock(const file_store *f, int byte, short kind)
 }
 
 /* Reads or writes all bytes. false: errno says why. */
-static bool move(int fd, void *bytes, size_t size, off_t position, bool writes)
+static bool file_move(int fd, void *bytes, size_t size, off_t position, bool writes)
 {
     for (char *at = bytes; size > 0;) {
         ssize_t moved = writes ? pwrite(fd, at, size, position) : pread(fd, at, size, position);
@@ -73,12 +73,12 @@ static bool move(int fd, void *bytes, size_t size, off_t position, bool writes)
 
 static td_status read_at(const file_store *f, void *bytes, size_t size, off_t position)
 {
-    return move(f->fd, bytes, size, position, false) ? TD_OK : fail_file(f, "read");
+    return file_move(f->fd, bytes, size, position, false) ? TD_OK : fail_file(f, "read");
 }
 
 static td_status write_at(const file_store *f, void *bytes, size_t size, off_t position)
 {
-    if (move(f->fd, bytes, size, position, true)) {
+    if (file_move(f->fd, bytes, size, position, true)) {
         return TD_OK;
     }
     td_status status = fail_file(f, "write");
@@ -144,7 +144,7 @@ static td_status replay(file_store *f)
 }
 
 /* Writes a request that the table has served already. If that fails, the table is read again. */
-static td_status append(file_store *f, const td_store_request *r)
+static td_status file_append(file_store *f, const td_store_request *r)
 {
     size_t size;
     unsigned char *record = td_wire_pack(r, &size);
@@ -206,7 +206,7 @@ static td_status read_header(const file_store *f, bool *ours)
 }
 
 /* With the lock: uses the file as it is, or starts it again. */
-static td_status enter(file_store *f)
+static td_status file_enter(file_store *f)
 {
     bool ours;
     TD_TRY(read_header(f, &ours));
@@ -248,7 +248,7 @@ static void unlock_file(file_store *f)
 }
 
 /* Locks, and replays what other processes have written. */
-static td_status begin(file_store *f, double deadline)
+static td_status file_begin(file_store *f, double deadline)
 {
     struct stat info;
     bool ours = false;
@@ -274,7 +274,7 @@ static td_status serve(file_store *f, const td_store_request *r, double deadline
                        size_t *size)
 {
     td_table_answer answer;
-    TD_TRY(begin(f, deadline));
+    TD_TRY(file_begin(f, deadline));
     td_status status = td_table_serve(&f->table, r, &answer);
     *reply = NULL;
     if (status == TD_OK && !answer.waits) {
@@ -285,7 +285,7 @@ static td_status serve(file_store *f, const td_store_request *r, double deadline
                      : td_fail(TD_E_NOMEM, "no memory for an answer of %zu bytes", answer.size);
     }
     if (answer.changed) {
-        td_status written = append(f, r);
+        td_status written = file_append(f, r);
         status = status == TD_OK ? written : status;
     }
     if (status != TD_OK) {
@@ -374,7 +374,7 @@ td_status td_file_store_open(const char *path, const char *run_id, double timeou
         status = status == TD_OK ? lock_file(f, td_clock() + f->store.timeout) : status;
     }
     if (status == TD_OK) {
-        status = enter(f);
+        status = file_enter(f);
         unlock_file(f);
     }
     if (status != TD_OK) {

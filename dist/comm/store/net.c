@@ -45,7 +45,7 @@ void td_socket_tune(int fd)
 
 /* If the time is over long before anybody looks, this process was stopped: then another thread of
  * it, a server, may still have to answer. */
-static td_status wait_for(int fd, short events, double deadline)
+static td_status net_wait_for(int fd, short events, double deadline)
 {
     struct pollfd waiting = { .fd = fd, .events = events };
     bool began_in_time = td_clock() < deadline;
@@ -69,7 +69,7 @@ static td_status wait_for(int fd, short events, double deadline)
 
 td_status td_socket_await(int fd, double deadline)
 {
-    return wait_for(fd, POLLIN, deadline);
+    return net_wait_for(fd, POLLIN, deadline);
 }
 
 static int connect_one(const struct addrinfo *to, double deadline)
@@ -87,7 +87,7 @@ static int connect_one(const struct addrinfo *to, double deadline)
         error = errno;
         if (error == EINPROGRESS || error == EINTR) {
             socklen_t size = sizeof(error);
-            status = wait_for(fd, POLLOUT, deadline);
+            status = net_wait_for(fd, POLLOUT, deadline);
             getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
         }
     }
@@ -134,7 +134,7 @@ td_status td_socket_send(int fd, const void *bytes, size_t size, double deadline
             at += sent;
             size -= (size_t)sent;
         } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            TD_TRY(wait_for(fd, POLLOUT, deadline));
+            TD_TRY(net_wait_for(fd, POLLOUT, deadline));
         } else if (errno != EINTR) {
             return td_fail(TD_E_NETWORK, "%s", strerror(errno));
         }
@@ -153,7 +153,7 @@ td_status td_socket_receive(int fd, void *bytes, size_t size, double deadline)
         } else if (received == 0) {
             return td_fail(TD_E_NETWORK, "connection closed");
         } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            TD_TRY(wait_for(fd, POLLIN, deadline));
+            TD_TRY(net_wait_for(fd, POLLIN, deadline));
         } else if (errno != EINTR) {
             return td_fail(TD_E_NETWORK, "%s", strerror(errno));
         }

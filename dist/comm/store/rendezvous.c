@@ -54,7 +54,7 @@ static void identify_host(char identity[HOST_BYTES])
              node != NULL ? node : "");
 }
 
-static double seconds_left(const meeting *m)
+static double rendezvous_seconds_left(const meeting *m)
 {
     double left = m->deadline - td_clock();
     return left > 1e-3 ? left : 1e-3;
@@ -64,7 +64,7 @@ static double seconds_left(const meeting *m)
  * time-out can still find its cause. */
 static double patience(const meeting *m)
 {
-    return fmax(seconds_left(m), fmin(m->timeout, ANSWER));
+    return fmax(rendezvous_seconds_left(m), fmin(m->timeout, ANSWER));
 }
 
 static void joined_key(char key[32], int rank)
@@ -139,7 +139,7 @@ static td_status settle_success(meeting *m, char **outcome)
     for (int rank = 0; rank < m->plan->world_size; rank++) {
         char key[32], *host;
         joined_key(key, rank);
-        td_status status = td_store_get_text(m->store, key, seconds_left(m), &host);
+        td_status status = td_store_get_text(m->store, key, rendezvous_seconds_left(m), &host);
         if (status != TD_OK) {
             free(text);
             return status == TD_E_TIMEOUT ? settle_missing(m, outcome) : status;
@@ -195,7 +195,7 @@ static td_status join(meeting *m)
 }
 
 /* Joins and waits for the outcome. */
-static td_status meet(meeting *m, char **outcome)
+static td_status rendezvous_meet(meeting *m, char **outcome)
 {
     td_status status = check_world(m);
     status = status == TD_OK ? join(m) : status;
@@ -212,7 +212,7 @@ static td_status meet(meeting *m, char **outcome)
     if (arrived == m->plan->world_size) {
         return settle_success(m, outcome);
     }
-    status = td_store_get_text(m->store, "outcome", seconds_left(m), outcome);
+    status = td_store_get_text(m->store, "outcome", rendezvous_seconds_left(m), outcome);
     return status == TD_E_TIMEOUT ? settle_missing(m, outcome) : status;
 }
 
@@ -282,7 +282,8 @@ static td_status open_base(const td_dist_options *options, const meeting *m,
         TD_TRY(td_files_for(plan->world_size, TD_SERVED_FILES));
         TD_TRY(td_tcp_server_open(plan->host, plan->port, &plan->token, &r->server));
     }
-    return td_tcp_store_connect(plan->host, plan->port, seconds_left(m), &plan->token, &r->base);
+    return td_tcp_store_connect(plan->host, plan->port, rendezvous_seconds_left(m), &plan->token,
+                                &r->base);
 }
 
 static void close_store(td_rendezvous_result *r)
@@ -332,7 +333,7 @@ static td_status meet_at_store(const td_dist_options *options, meeting *m, td_re
         status = status == TD_OK ? check_serving(m, r, &ready) : status;
         if (status == TD_OK && ready) {
             m->store = r->store;
-            status = meet(m, outcome);
+            status = rendezvous_meet(m, outcome);
         } else if (status == TD_OK && td_clock() > m->deadline) {
             return td_fail(
                 TD_E_TIMEOUT,
@@ -353,7 +354,7 @@ static td_status meet_at_store(const td_dist_options *options, meeting *m, td_re
 /* This host's address for other ranks: the loopback's if all are here, so that no engine listens to
  * other hosts. Ranks on rank 0's host may have connected over the loopback, so they ask the server
  * at which address other hosts have reached it. */
-static td_status find_address(const td_rendezvous_plan *plan, td_rendezvous_result *r)
+static td_status rendezvous_find_address(const td_rendezvous_plan *plan, td_rendezvous_result *r)
 {
     bool over_tcp = plan->way != TD_MEET_IN_FILE && strcmp(r->base->kind->name, "tcp") == 0;
     if (!r->one_host && !over_tcp) {
@@ -395,7 +396,7 @@ td_status td_rendezvous(const td_dist_options *options, td_rendezvous_result *re
     char *outcome = NULL;
     td_status status = meet_at_store(options, &m, result, &outcome);
     status = status == TD_OK ? read_outcome(&m, outcome, result) : status;
-    status = status == TD_OK ? find_address(&plan, result) : status;
+    status = status == TD_OK ? rendezvous_find_address(&plan, result) : status;
     free(outcome);
     if (status == TD_OK) {
         result->store->timeout = result->base->timeout;

@@ -15,7 +15,7 @@ static int by_key(const void *a, const void *b)
     return strcmp(((const td_table_entry *)a)->key, ((const td_table_entry *)b)->key);
 }
 
-static td_table_entry *find(const td_table *table, const char *key)
+static td_table_entry *table_find(const td_table *table, const char *key)
 {
     td_table_entry wanted = { .key = (char *)(uintptr_t)key };
     td_table_entry *const *found = tfind(&wanted, &table->root, by_key);
@@ -24,7 +24,7 @@ static td_table_entry *find(const td_table *table, const char *key)
 
 const td_table_entry *td_table_find(const td_table *table, const char *key)
 {
-    return find(table, key);
+    return table_find(table, key);
 }
 
 char *td_bytes_copy(const void *bytes, size_t size)
@@ -69,7 +69,7 @@ static size_t cost(const char *key, size_t size)
 
 bool td_table_set(td_table *table, const char *key, const void *value, size_t size)
 {
-    td_table_entry *entry = find(table, key);
+    td_table_entry *entry = table_find(table, key);
     size_t before = entry != NULL ? cost(key, entry->size) : 0;
     size_t bytes = table->bytes - before + cost(key, size);
     void *copy = table->limit > 0 && bytes > table->limit ? NULL : td_bytes_copy(value, size);
@@ -86,7 +86,7 @@ bool td_table_set(td_table *table, const char *key, const void *value, size_t si
 
 bool td_table_delete(td_table *table, const char *key)
 {
-    td_table_entry *entry = find(table, key);
+    td_table_entry *entry = table_find(table, key);
     if (entry == NULL) {
         return false;
     }
@@ -118,8 +118,8 @@ static td_status set(td_table *table, const char *key, td_bytes value, td_table_
 }
 
 /* Adds to a decimal number. */
-static td_status add(td_table *table, const td_store_request *r, const td_table_entry *entry,
-                     td_table_answer *answer)
+static td_status table_add(td_table *table, const td_store_request *r, const td_table_entry *entry,
+                           td_table_answer *answer)
 {
     int64_t value = 0, sum;
     if (r->value.size != 8) {
@@ -186,7 +186,7 @@ td_status td_table_serve(td_table *table, const td_store_request *r, td_table_an
         answer_value(answer, entry);
         return TD_OK;
     case TD_STORE_ADD:
-        return add(table, r, entry, answer);
+        return table_add(table, r, entry, answer);
     case TD_STORE_COMPARE_SET:
         return compare_set(table, r, entry, answer);
     case TD_STORE_DELETE:

@@ -221,7 +221,7 @@ static td_status explain(const tcp_store *t, const td_store_request *r, td_statu
 }
 
 /* Calls r->look again and again until the answer comes; a failure is look's. */
-static td_status look_around(int fd, const td_store_request *r, double deadline)
+static td_status client_look_around(int fd, const td_store_request *r, double deadline)
 {
     while (td_clock() < deadline) {
         double next = td_clock() + LOOK_EVERY;
@@ -244,7 +244,7 @@ static td_status tcp_call(td_store *store, const td_store_request *r, char **rep
     }
     td_status failed = TD_OK, status = send_request(fd, r, deadline);
     if (status == TD_OK && r->look != NULL) {
-        td_status looked = look_around(fd, r, deadline);
+        td_status looked = client_look_around(fd, r, deadline);
         if (looked != TD_OK) {
             close(fd);
             return looked;

@@ -146,7 +146,7 @@ static bool grow_body(td_connection *c, td_server_data *data, size_t needed)
 }
 
 /* Receives up to `size` bytes. false: nothing has arrived, or the connection is closed. */
-static bool receive(td_connection *c, void *bytes, size_t size)
+static bool connection_receive(td_connection *c, void *bytes, size_t size)
 {
     ssize_t received = recv(c->fd, bytes, size, 0);
     if (received > 0) {
@@ -170,7 +170,7 @@ static void note_address(const td_connection *c, td_server_data *data)
 }
 
 /* The client is known: only now does anything that it says count. */
-static void admit(td_connection *c, td_server_data *data)
+static void connection_admit(td_connection *c, td_server_data *data)
 {
     note_address(c, data);
     atomic_fetch_add(&data->members, 1);
@@ -194,7 +194,7 @@ static void answer_hello(td_connection *c, td_server_data *data)
     c->state = TD_READING_PROOF;
     c->received = 0;
     if (!data->token.set) {
-        admit(c, data);
+        connection_admit(c, data);
     }
     send_bytes(c, data, answer, sizeof(answer), NULL, 0);
 }
@@ -221,7 +221,7 @@ static void on_whole(td_connection *c, td_server_data *data)
     case TD_READING_PROOF:
         c->closed = !td_proofs_equal(c->head, c->wanted);
         if (!c->closed) {
-            admit(c, data);
+            connection_admit(c, data);
         }
         break;
     case TD_READING_REQUEST:
@@ -270,7 +270,7 @@ static bool read_more(td_connection *c, td_server_data *data)
     } else if (left > sizeof(scrap) || c->state == TD_WAITING) {
         left = sizeof(scrap);
     }
-    if (!receive(c, to, left)) {
+    if (!connection_receive(c, to, left)) {
         return false;
     }
     if (c->state == TD_READING_HELLO) {

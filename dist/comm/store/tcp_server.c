@@ -48,7 +48,7 @@ struct td_tcp_server {
     td_server_data data;
 };
 
-static bool grow(td_tcp_server *s)
+static bool server_grow(td_tcp_server *s)
 {
     int capacity = s->capacity == 0 ? 64 : 2 * s->capacity;
     struct pollfd *polled =
@@ -91,7 +91,7 @@ static void limit_strangers(td_tcp_server *s, int most)
 }
 
 /* Says once that connections must wait, and ends one of a stranger. */
-static void make_room(td_tcp_server *s, int error)
+static void server_make_room(td_tcp_server *s, int error)
 {
     if (!s->told_full && td_stderr_is_read(0)) { /* clients do not wait for a reader */
         fprintf(stderr,
@@ -110,13 +110,13 @@ static void accept_client(td_tcp_server *s)
         int error = errno;
         s->full = error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
         if (s->full) {
-            make_room(s, error);
+            server_make_room(s, error);
         }
         return;
     }
     td_socket_tune(fd);
     limit_strangers(s, s->most_strangers);
-    if ((s->count == s->capacity && !grow(s)) || td_connection_new(fd, &s->data) == NULL) {
+    if ((s->count == s->capacity && !server_grow(s)) || td_connection_new(fd, &s->data) == NULL) {
         close(fd);
         return;
     }
@@ -249,7 +249,7 @@ td_status td_tcp_server_open(const char *host, int port, const td_token *token,
         return status;
     }
     fcntl(s->listener, F_SETFL, O_NONBLOCK);
-    int error = grow(s) ? 0 : ENOMEM;
+    int error = server_grow(s) ? 0 : ENOMEM;
     if (error == 0 && (s->wake_up = eventfd(0, EFD_CLOEXEC)) < 0) {
         error = errno;
     }

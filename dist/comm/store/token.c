@@ -135,7 +135,7 @@ td_status td_token_parse(const char *text, const char *source, td_token *token)
 }
 
 /* Makes the file with a new token, unless another process is first. */
-static td_status make_file(const char *path)
+static td_status token_make_file(const char *path)
 {
     char own[4096], text[TD_TOKEN_TEXT];
     td_token token;
@@ -167,7 +167,7 @@ td_status td_token_file(const char *path, td_token *token)
     struct stat info;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0 && errno == ENOENT) {
-        TD_TRY(make_file(path));
+        TD_TRY(token_make_file(path));
         fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     }
     ssize_t got = fd >= 0 && fstat(fd, &info) == 0 ? read(fd, text, sizeof(text) - 1) : -1;

@@ -93,7 +93,7 @@ static td_status blame(watched_store *w, int rank)
 /* Fails if another rank has gone, or if the store does not answer. A look asks about a few ranks,
  * or the looks of many ranks would keep the store busy. Each rank begins with the ranks after it,
  * so together the ranks look at all; and who finds that a rank has gone tells the others. */
-static td_status look(void *store)
+static td_status watched_look(void *store)
 {
     watched_store *w = store;
     TD_TRY(hear(w));
@@ -115,7 +115,7 @@ static td_status watched_call(td_store *store, const td_store_request *request, 
                               size_t *size)
 {
     td_store_request r = *request;
-    r.look = look;
+    r.look = watched_look;
     r.user = store;
     return td_store_call(of(store)->base, &r, reply, size);
 }

@@ -43,21 +43,21 @@ static void close_half(void *state)
     free(h);
 }
 
-static td_status attach(void *state, const td_bucket *b, void **part)
+static td_status half_attach(void *state, const td_bucket *b, void **part)
 {
     *part = td_ddp_slice(((half *)state)->wire, b->begin, b->count);
     return *part != NULL ? TD_OK : TD_E_NOMEM;
 }
 
-static void detach(void *state, void *part)
+static void half_detach(void *state, void *part)
 {
     (void)state;
     td_free(part);
 }
 
 /* Scales before the cast, so that the ranks' sum stays within f16's range. */
-static td_status encode(void *state, void *part, const td_bucket *b, int round, double scale,
-                        td_wire *wire)
+static td_status half_encode(void *state, void *part, const td_bucket *b, int round, double scale,
+                             td_wire *wire)
 {
     (void)state;
     if (round == 0) {
@@ -68,7 +68,7 @@ static td_status encode(void *state, void *part, const td_bucket *b, int round, 
     return TD_OK;
 }
 
-static td_status decode(void *state, void *part, const td_bucket *b)
+static td_status half_decode(void *state, void *part, const td_bucket *b)
 {
     (void)state;
     td_copy_(b->grad, part);
@@ -77,8 +77,8 @@ static td_status decode(void *state, void *part, const td_bucket *b)
 
 #define HALF(NAME)                                                                                 \
     {                                                                                              \
-        .name = #NAME, .open = open_##NAME, .close = close_half, .attach = attach,                 \
-        .detach = detach, .encode = encode, .decode = decode                                       \
+        .name = #NAME, .open = open_##NAME, .close = close_half, .attach = half_attach,            \
+        .detach = half_detach, .encode = half_encode, .decode = half_decode                        \
     }
 
 const td_bucket_codec td_codec_bf16 = HALF(bf16), td_codec_fp16 = HALF(fp16);

@@ -48,7 +48,7 @@ typedef struct message {
     td_tensor *q; /* each matrix's Q [m,r] */
 } message;
 
-static td_device device_of(const powersgd *s)
+static td_device powersgd_device_of(const powersgd *s)
 {
     return td_device_of(td_params_flat(s->params));
 }
@@ -63,7 +63,7 @@ typedef struct walk {
     int64_t p_at, q_at, p_end, q_end;
 } walk;
 
-static bool step(const powersgd *s, const td_bucket *b, walk *w)
+static bool powersgd_step(const powersgd *s, const td_bucket *b, walk *w)
 {
     if (w->next == b->param_count) {
         return false;
@@ -188,11 +188,11 @@ static void copy_plain(const powersgd *s, const message *c, const walk *w, bool 
 static td_status make_tensors(const powersgd *s, message *c, const td_bucket *b)
 {
     walk w = { 0 };
-    while (step(s, b, &w)) {
+    while (powersgd_step(s, b, &w)) {
     }
     td_dtype dtype = td_params_flat(s->params)->dtype;
-    c->p = td_zeros(TD_SHAPE(w.p_end), dtype, device_of(s));
-    c->q = td_zeros(TD_SHAPE(w.q_end), dtype, device_of(s));
+    c->p = td_zeros(TD_SHAPE(w.p_end), dtype, powersgd_device_of(s));
+    c->q = td_zeros(TD_SHAPE(w.q_end), dtype, powersgd_device_of(s));
     return c->p != NULL && c->q != NULL ? TD_OK : TD_E_NOMEM;
 }
 
@@ -201,8 +201,8 @@ static td_status send_p(powersgd *s, message *c, const td_bucket *b)
     if (c->q == NULL) {
         TD_TRY(make_tensors(s, c, b));
     }
-    const td_kernels *kernels = td_kernels_of(device_of(s));
-    for (walk w = { 0 }; step(s, b, &w);) {
+    const td_kernels *kernels = td_kernels_of(powersgd_device_of(s));
+    for (walk w = { 0 }; powersgd_step(s, b, &w);) {
         if (w.x->q == NULL) {
             copy_plain(s, c, &w, true);
             continue;
@@ -217,11 +217,12 @@ static td_status send_p(powersgd *s, message *c, const td_bucket *b)
 
 static void send_q(const powersgd *s, const message *c, const td_bucket *b)
 {
-    for (walk w = { 0 }; step(s, b, &w);) {
+    for (walk w = { 0 }; powersgd_step(s, b, &w);) {
         if (w.x->q != NULL) {
             td_tensor error = turned(matrix_in(s->error, &w)), p = p_of(c, &w), q = q_of(c, &w);
             orthonormal(&p);
-            td_kernels_of(device_of(s))->matmul(&q, &error, &p, NULL, false, (td_math){ 0 });
+            td_kernels_of(powersgd_device_of(s))
+                ->matmul(&q, &error, &p, NULL, false, (td_math){ 0 });
         }
     }
 }
@@ -231,8 +232,8 @@ static bool is_active(const powersgd *s) /* plain all-reduces come first */
     return *(const int64_t *)td_data(s->steps) >= s->start;
 }
 
-static td_status encode(void *state, void *of_bucket, const td_bucket *b, int round, double scale,
-                        td_wire *wire)
+static td_status powersgd_encode(void *state, void *of_bucket, const td_bucket *b, int round,
+                                 double scale, td_wire *wire)
 {
     (void)scale;
     powersgd *s = state;
@@ -250,15 +251,15 @@ static td_status encode(void *state, void *of_bucket, const td_bucket *b, int ro
     return TD_OK;
 }
 
-static td_status decode(void *state, void *of_bucket, const td_bucket *b)
+static td_status powersgd_decode(void *state, void *of_bucket, const td_bucket *b)
 {
     powersgd *s = state;
     const message *c = of_bucket;
     if (!is_active(s)) {
         return TD_OK;
     }
-    const td_kernels *kernels = td_kernels_of(device_of(s));
-    for (walk w = { 0 }; step(s, b, &w);) {
+    const td_kernels *kernels = td_kernels_of(powersgd_device_of(s));
+    for (walk w = { 0 }; powersgd_step(s, b, &w);) {
         if (w.x->q == NULL) {
             copy_plain(s, c, &w, false);
             continue;
@@ -283,14 +284,14 @@ static void stepped(void *state)
     ++*(int64_t *)td_data_rw(((powersgd *)state)->steps);
 }
 
-static td_status attach(void *state, const td_bucket *b, void **of_bucket)
+static td_status powersgd_attach(void *state, const td_bucket *b, void **of_bucket)
 {
     (void)state, (void)b;
     *of_bucket = calloc(1, sizeof(message));
     return *of_bucket != NULL ? TD_OK : td_fail(TD_E_NOMEM, "td_ddp: no memory for PowerSGD");
 }
 
-static void detach(void *state, void *of_bucket)
+static void powersgd_detach(void *state, void *of_bucket)
 {
     (void)state;
     message *c = of_bucket;
@@ -302,7 +303,7 @@ static void detach(void *state, void *of_bucket)
 /* ---- lists for checkpoints ---- */
 
 /* Views and names of the last list. */
-static void forget_list(powersgd *s)
+static void powersgd_forget_list(powersgd *s)
 {
     for (int i = 0; i < s->item_count; i++) {
         free((char *)(uintptr_t)s->items[i].name);
@@ -315,7 +316,8 @@ static void forget_list(powersgd *s)
 }
 
 /* rank: whose it is; negative: all ranks have the same. path NULL: there is one for all. */
-static td_status add(powersgd *s, td_tensor *t, const char *what, int rank, const char *path)
+static td_status powersgd_add(powersgd *s, td_tensor *t, const char *what, int rank,
+                              const char *path)
 {
     char number[16] = "", *name;
     if (rank >= 0) {
@@ -336,9 +338,9 @@ static td_status add_matrix(powersgd *s, int i, int first, int end)
     matrix *x = &s->matrices[i];
     const char *path = td_params_get(s->params, i)->name;
     x->view = td_params_view(s->params, s->error, i);
-    td_status status = add(s, x->q, "factor", -1, path);
+    td_status status = powersgd_add(s, x->q, "factor", -1, path);
     for (int r = first; r < end && status == TD_OK; r++) {
-        status = add(s, x->view, "error", r, path);
+        status = powersgd_add(s, x->view, "error", r, path);
     }
     return status;
 }
@@ -349,8 +351,8 @@ static td_status list(void *state, bool save, const td_named_tensor **tensors, i
     powersgd *s = state;
     int rank = td_group_rank(s->group);
     int first = save ? 0 : rank, end = save ? td_group_size(s->group) : rank + 1;
-    forget_list(s);
-    td_status status = add(s, s->steps, "steps", -1, NULL);
+    powersgd_forget_list(s);
+    td_status status = powersgd_add(s, s->steps, "steps", -1, NULL);
     for (int i = 0; i < s->count && status == TD_OK; i++) {
         status = s->matrices[i].q != NULL ? add_matrix(s, i, first, end) : TD_OK;
     }
@@ -428,7 +430,7 @@ static void close_powersgd(void *state)
     if (s->error != NULL) {
         td_params_drop_state(s->params, s->error);
     }
-    forget_list(s);
+    powersgd_forget_list(s);
     for (int i = 0; s->matrices != NULL && i < s->count; i++) {
         td_free(s->matrices[i].q);
     }
@@ -447,10 +449,10 @@ const td_bucket_codec td_codec_powersgd = {
     .name = "powersgd",
     .open = open_powersgd,
     .close = close_powersgd,
-    .attach = attach,
-    .detach = detach,
-    .encode = encode,
-    .decode = decode,
+    .attach = powersgd_attach,
+    .detach = powersgd_detach,
+    .encode = powersgd_encode,
+    .decode = powersgd_decode,
     .stepped = stepped,
     .list = list,
     .own = own,

@@ -24,8 +24,8 @@ typedef struct join {
 } join;
 
 /* *event_of_others: unchanged if no rank trains. */
-static td_status exchange(join *j, td_ddp_state *s, bool left, td_ddp_event event,
-                          td_ddp_event *event_of_others)
+static td_status join_exchange(join *j, td_ddp_state *s, bool left, td_ddp_event event,
+                               td_ddp_event *event_of_others)
 {
     int world = td_group_size(s->group), rank = td_group_rank(s->group);
     int32_t *header = td_data_rw(j->numbers);
@@ -48,13 +48,13 @@ static td_status exchange(join *j, td_ddp_state *s, bool left, td_ddp_event even
 }
 
 /* Tells ranks without data which collective comes next. */
-static td_status on(td_ddp_part *part, td_ddp_state *s, td_ddp_event event, td_ddp_unit *unit)
+static td_status join_on(td_ddp_part *part, td_ddp_state *s, td_ddp_event event, td_ddp_unit *unit)
 {
     (void)unit;
     bool collective = event == TD_DDP_BUFFERS || event == TD_DDP_REDUCTION;
     td_ddp_event same;
     join *j = (join *)part;
-    return collective && !j->ran_out ? exchange(j, s, true, event, &same) : TD_OK;
+    return collective && !j->ran_out ? join_exchange(j, s, true, event, &same) : TD_OK;
 }
 
 static void free_join(td_ddp_part *part)
@@ -66,7 +66,7 @@ static void free_join(td_ddp_part *part)
 void td_ddp_join_begin(td_module *net, bool divide_by_initial_world_size)
 {
     td_ddp_state *s = td_ddp_state_of(net);
-    TD_REQUIRE(td_ddp_find_part(s, on) == NULL, TD_HERE,
+    TD_REQUIRE(td_ddp_find_part(s, join_on) == NULL, TD_HERE,
                "td_ddp_join_begin: the td_ddp_join_end before is missing");
     TD_REQUIRE(!td_has_batch_norm_override(s->model), TD_HERE,
                "td_ddp_join_begin: the model has SyncBatchNorm, whose statistics need all ranks in "
@@ -77,7 +77,7 @@ void td_ddp_join_begin(td_module *net, bool divide_by_initial_world_size)
     join *j = calloc(1, sizeof *j);
     td_tensor *numbers = td_zeros(TD_SHAPE(td_group_size(s->group) + 1), TD_I32, TD_CPU);
     TD_REQUIRE(j != NULL && numbers != NULL, TD_HERE, "td_ddp_join_begin: no memory");
-    *j = (join){ .part = { .on = on, .free = free_join },
+    *j = (join){ .part = { .on = join_on, .free = free_join },
                  .numbers = numbers,
                  .by_initial_world = divide_by_initial_world_size,
                  .live = td_group_size(s->group) };
@@ -101,7 +101,7 @@ static td_status shadow(join *j, td_ddp_state *s)
 {
     for (;;) {
         td_ddp_event event = TD_DDP_BUFFERS;
-        TD_TRY(exchange(j, s, false, event, &event));
+        TD_TRY(join_exchange(j, s, false, event, &event));
         if (j->live == 0) {
             return TD_OK;
         }
@@ -128,7 +128,7 @@ static td_status broadcast_state(const td_ddp_state *s)
 td_status td_ddp_join_end(td_module *net)
 {
     td_ddp_state *s = td_ddp_state_of(net);
-    join *j = (join *)td_ddp_find_part(s, on);
+    join *j = (join *)td_ddp_find_part(s, join_on);
     TD_REQUIRE(j != NULL, TD_HERE, "td_ddp_join_end without td_ddp_join_begin");
     j->ran_out = true;
     td_status status = shadow(j, s);

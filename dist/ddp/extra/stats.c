@@ -110,7 +110,7 @@ static double mark(const td_ddp_state *s)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static void note_launch(stats *x, const td_ddp_state *s)
+static void stats_note_launch(stats *x, const td_ddp_state *s)
 {
     if (s->reducer.active) { /* after backward it is part of `waiting` */
         x->m.launches += mark(s) - x->now.launch;
@@ -173,7 +173,7 @@ static void end_step(stats *x, const td_ddp_state *s)
     td_tell_span("wait for buckets", m->wait_begin, end);
 }
 
-static td_status on(td_ddp_part *part, td_ddp_state *s, td_ddp_event event, td_ddp_unit *unit)
+static td_status stats_on(td_ddp_part *part, td_ddp_state *s, td_ddp_event event, td_ddp_unit *unit)
 {
     stats *x = (stats *)part;
     switch (event) {
@@ -191,7 +191,7 @@ static td_status on(td_ddp_part *part, td_ddp_state *s, td_ddp_event event, td_d
         x->now.launch = mark(s);
         break;
     case TD_DDP_LAUNCHED:
-        note_launch(x, s);
+        stats_note_launch(x, s);
         break;
     case TD_DDP_CODEC:
         x->now.codec = mark(s);
@@ -232,7 +232,7 @@ td_status td_ddp_stats_open(td_ddp_state *s)
     if (x == NULL) {
         return td_fail(TD_E_NOMEM, "td_ddp: no memory for statistics");
     }
-    x->part = (td_ddp_part){ .on = on, .free = free_stats };
+    x->part = (td_ddp_part){ .on = stats_on, .free = free_stats };
     td_ddp_add_part(s, &x->part);
     return TD_OK;
 }
@@ -243,7 +243,7 @@ td_ddp_stats td_ddp_last_stats(const td_module *net)
 {
     const td_ddp_state *s = td_ddp_state_of(net);
     const td_ddp_units *units = &s->units;
-    td_ddp_stats f = ((stats *)td_ddp_find_part(s, on))->last;
+    td_ddp_stats f = ((stats *)td_ddp_find_part(s, stats_on))->last;
     int shown = (int)(sizeof f.bucket_bytes / sizeof *f.bucket_bytes);
     f.buckets = units->count;
     f.rebuilt = units->rebuilt;

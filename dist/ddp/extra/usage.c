@@ -34,7 +34,7 @@ static bool has_gradient(td_ddp_state *s, int i)
 
 /* Before a unit is launched: the all-reduce overwrites a gradient to which no backward has added
  * since the last reduction. */
-static void keep(const usage *u, td_ddp_state *s, const td_ddp_unit *unit)
+static void usage_keep(const usage *u, td_ddp_state *s, const td_ddp_unit *unit)
 {
     for (int k = 0; u->kept != NULL && k < unit->b.param_count; k++) {
         int i = unit->b.params[k];
@@ -57,7 +57,7 @@ static void restore(const usage *u, td_ddp_state *s)
 
 /* Finds which parameters no rank has used. A parameter that only other ranks have used gets a
  * gradient here as well: their sum is in its memory. */
-static td_status share(usage *u, td_ddp_state *s)
+static td_status usage_share(usage *u, td_ddp_state *s)
 {
     td_ddp_param *params = s->reducer.params;
     uint8_t *used = td_data_rw(u->used);
@@ -157,17 +157,17 @@ static td_status on_missing(td_ddp_part *part, td_ddp_state *s, td_ddp_event eve
     return require_all(s);
 }
 
-static td_status on(td_ddp_part *part, td_ddp_state *s, td_ddp_event event, td_ddp_unit *unit)
+static td_status usage_on(td_ddp_part *part, td_ddp_state *s, td_ddp_event event, td_ddp_unit *unit)
 {
     usage *u = (usage *)part;
     switch (event) {
     case TD_DDP_FINISH:
         return require_hooks(s);
     case TD_DDP_LAUNCH:
-        keep(u, s, unit);
+        usage_keep(u, s, unit);
         return TD_OK;
     case TD_DDP_ALL_SENT:
-        return u->known ? check_static(s) : share(u, s);
+        return u->known ? check_static(s) : usage_share(u, s);
     case TD_DDP_SUMMED:
         restore(u, s);
         return TD_OK;
@@ -196,7 +196,7 @@ td_status td_ddp_usage_open(td_ddp_state *s)
         return TD_OK;
     }
     const td_tensor *flat = td_params_flat(s->params);
-    u->part.on = on;
+    u->part.on = usage_on;
     bool whole = s->divided < TD_DIVIDES_GRADIENTS;
     u->kept = whole ? td_zeros(td_shape_of(flat), flat->dtype, td_device_of(flat)) : NULL;
     u->used = td_zeros(TD_SHAPE(s->count), TD_U8, TD_CPU);

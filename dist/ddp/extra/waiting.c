@@ -22,13 +22,14 @@ typedef struct waiting {
     int count;
 } waiting;
 
-static td_status on(td_ddp_part *part, td_ddp_state *s, td_ddp_event event, td_ddp_unit *unit)
+static td_status waiting_on(td_ddp_part *part, td_ddp_state *s, td_ddp_event event,
+                            td_ddp_unit *unit)
 {
     (void)part, (void)s, (void)event, (void)unit;
     return TD_OK;
 }
 
-static void forget_list(waiting *w)
+static void waiting_forget_list(waiting *w)
 {
     for (int i = 0; i < w->count; i++) {
         free((char *)(uintptr_t)w->items[i].name);
@@ -44,16 +45,16 @@ static void free_waiting(td_ddp_part *part)
     if (td_params_peers_of(w->params) == NULL) { /* otherwise a strategy has set them */
         td_params_set_peers(w->params, NULL);
     }
-    forget_list(w);
+    waiting_forget_list(w);
     free(w);
 }
 
-static td_status broadcast(td_tensor *t, int from, void *group)
+static td_status waiting_broadcast(td_tensor *t, int from, void *group)
 {
     return td_broadcast(group, t, from, NULL);
 }
 
-static td_status agree(td_status mine, void *group)
+static td_status waiting_agree(td_status mine, void *group)
 {
     return td_group_agree(group, mine);
 }
@@ -65,13 +66,13 @@ td_status td_ddp_waiting_open(td_ddp_state *s)
     if (w == NULL) {
         return td_fail(TD_E_NOMEM, "td_ddp: no memory");
     }
-    w->part = (td_ddp_part){ .on = on, .free = free_waiting };
+    w->part = (td_ddp_part){ .on = waiting_on, .free = free_waiting };
     w->params = s->params;
     td_ddp_add_part(s, &w->part);
     td_params_set_peers(s->params, &(td_params_peers){ .rank = td_group_rank(s->group),
                                                        .count = td_group_size(s->group),
-                                                       .broadcast = broadcast,
-                                                       .agree = agree,
+                                                       .broadcast = waiting_broadcast,
+                                                       .agree = waiting_agree,
                                                        .user = s->group });
     return TD_OK;
 }
@@ -110,8 +111,8 @@ static td_status list_codec(td_ddp_state *s, bool save, const td_named_tensor **
 td_status td_ddp_state_to_save(td_module *net, const td_named_tensor **tensors, int *count)
 {
     td_ddp_state *s = td_ddp_state_of(net);
-    waiting *w = (waiting *)td_ddp_find_part(s, on);
-    forget_list(w);
+    waiting *w = (waiting *)td_ddp_find_part(s, waiting_on);
+    waiting_forget_list(w);
     TD_TRY(list_codec(s, true, tensors, count));
     if (!td_params_apart(s->params)) {
         return TD_OK;

@@ -12,7 +12,7 @@
 
 #include <stdlib.h>
 
-static int type_of(td_dtype dtype)
+static int nccl_type_of(td_dtype dtype)
 {
     switch (dtype) {
     case TD_F32:
@@ -58,10 +58,10 @@ static int grouped(int result)
 
 /* Collectives that NCCL does not have: sends and receives in one NCCL group, which run at the same
  * time. */
-static int exchange(td_nccl_engine *e, const td_collective *c, bool sends_to(int, int, int),
-                    bool pieces_in, bool pieces_out)
+static int nccl_exchange(td_nccl_engine *e, const td_collective *c, bool sends_to(int, int, int),
+                         bool pieces_in, bool pieces_out)
 {
-    int type = type_of(c->dtype), result = e->api->group_start();
+    int type = nccl_type_of(c->dtype), result = e->api->group_start();
     for (int r = 0; r < e->size && result == TD_NCCL_SUCCESS; r++) {
         if (sends_to(e->rank, r, c->peer)) {
             const void *from = pieces_in ? piece(c->in, c, r) : c->in;
@@ -94,11 +94,11 @@ static bool all_to_all(int from, int to, int root)
     return true;
 }
 
-static int call(td_nccl_engine *e, const td_collective *c)
+static int nccl_call(td_nccl_engine *e, const td_collective *c)
 {
     const td_nccl_api *api = e->api;
     size_t count = (size_t)c->count;
-    int type = type_of(c->dtype), op = op_of(c->op);
+    int type = nccl_type_of(c->dtype), op = op_of(c->op);
     switch (c->kind) {
     case TD_COLLECTIVE_ALL_REDUCE:
         return api->all_reduce(c->in, c->out, count, type, op, e->comm, e->stream);
@@ -111,11 +111,11 @@ static int call(td_nccl_engine *e, const td_collective *c)
     case TD_COLLECTIVE_REDUCE_SCATTER:
         return api->reduce_scatter(c->in, c->out, count, type, op, e->comm, e->stream);
     case TD_COLLECTIVE_GATHER:
-        return exchange(e, c, all_to_root, false, true);
+        return nccl_exchange(e, c, all_to_root, false, true);
     case TD_COLLECTIVE_SCATTER:
-        return exchange(e, c, root_to_all, true, false);
+        return nccl_exchange(e, c, root_to_all, true, false);
     case TD_COLLECTIVE_ALL_TO_ALL:
-        return exchange(e, c, all_to_all, true, true);
+        return nccl_exchange(e, c, all_to_all, true, true);
     default:
         td_fatal(TD_NOWHERE, "the NCCL engine has no %s", td_kind_of(c->kind)->name);
     }
@@ -147,7 +147,7 @@ static td_status find_reached(td_nccl_engine *e, uint64_t until)
 }
 
 /* Doubles the number of slots. Used slots keep their events. */
-static td_status grow(td_nccl_engine *e)
+static td_status nccl_grow(td_nccl_engine *e)
 {
     uint64_t count = e->slot_count > 0 ? 2 * e->slot_count : TD_NCCL_SLOTS;
     td_nccl_slot *slots = calloc(count, sizeof *slots);
@@ -166,12 +166,12 @@ static td_status grow(td_nccl_engine *e)
 }
 
 /* A slot for the next ticket. With the lock. */
-static td_status make_room(td_nccl_engine *e)
+static td_status nccl_make_room(td_nccl_engine *e)
 {
     if (e->launched - e->reached == e->slot_count && e->slot_count > 0) {
         TD_TRY(find_reached(e, e->launched));
     }
-    return e->launched - e->reached == e->slot_count ? grow(e) : TD_OK;
+    return e->launched - e->reached == e->slot_count ? nccl_grow(e) : TD_OK;
 }
 
 static td_status make_events(td_nccl_engine *e, td_nccl_slot *slot)
@@ -193,7 +193,7 @@ static td_status launch_locked(td_nccl_engine *e, const td_collective *c, td_ncc
     TD_TRY(make_events(e, slot));
     TD_TRY(e->streams->record(device, slot->ready, e->streams->compute(device)));
     TD_TRY(e->streams->wait(device, e->stream, slot->ready));
-    TD_TRY(td_nccl_settle(e, call(e, c), c->deadline, td_kind_of(c->kind)->name));
+    TD_TRY(td_nccl_settle(e, nccl_call(e, c), c->deadline, td_kind_of(c->kind)->name));
     return e->streams->record(device, slot->done, e->stream);
 }
 
@@ -203,7 +203,7 @@ static td_status nccl_launch(td_device_engine *engine, const td_collective *c, u
     pthread_mutex_lock(&e->lock);
     td_status status = atomic_load(&e->aborted) ? fail_aborted() : TD_OK;
     if (status == TD_OK) {
-        status = make_room(e);
+        status = nccl_make_room(e);
     }
     td_nccl_slot *slot = status == TD_OK ? slot_of(e, e->launched + 1) : NULL;
     if (status == TD_OK) {
@@ -278,7 +278,7 @@ static td_status nccl_record(td_device_engine *engine, bool begins)
  * nobody needs to join it. */
 static td_status note_graph(td_nccl_engine *e, const td_collective *c)
 {
-    TD_TRY(make_room(e));
+    TD_TRY(nccl_make_room(e));
     td_nccl_slot *slot = slot_of(e, e->launched + 1);
     TD_TRY(make_events(e, slot));
     td_device device = e->base.device;

@@ -61,7 +61,7 @@ static td_status share_id(const td_nccl_api *api, const td_nccl_options *o, td_n
 }
 
 /* Most calls are over within 100 us, which a sleep would double. */
-static void wait_a_little(double begun)
+static void nccl_wait_a_little(double begun)
 {
     if (td_clock() - begun < 1e-4) {
         sched_yield();
@@ -89,7 +89,7 @@ td_status td_nccl_settle(td_nccl_engine *e, int result, double deadline, const c
         if (atomic_load(&e->aborted) || (e->broken != NULL && e->broken(e->user))) {
             return td_fail(TD_E_PEER, "NCCL: %s was given up: the group is broken", what);
         }
-        wait_a_little(begun);
+        nccl_wait_a_little(begun);
     }
     if (result != TD_NCCL_SUCCESS) {
         return td_fail(TD_E_PEER, "NCCL: %s failed: %s (%s)", what, e->api->error_string(result),

@@ -110,7 +110,7 @@ static int64_t piece_from(const td_p2p_job *j, int r)
     return !moves ? -1 : td_kind_of(j->c->kind)->takes_all ? r : 0;
 }
 
-static td_status move(td_p2p_job *j)
+static td_status p2p_move(td_p2p_job *j)
 {
     const int rank = j->g->rank;
     const int64_t count = j->c->count;
@@ -145,7 +145,7 @@ static td_status move_copied(td_p2p_job *j)
     td_p2p_buffer *in = j->in;
     j->in = g->api->buffer(g->p2p, copy, bytes, TD_P2P_WAITS);
     td_status status =
-        j->in != NULL ? move(j) : td_fail(TD_E_NOMEM, "out of memory for a transfer");
+        j->in != NULL ? p2p_move(j) : td_fail(TD_E_NOMEM, "out of memory for a transfer");
     if (j->in != NULL) {
         g->api->buffer_free(j->in);
     }
@@ -172,7 +172,7 @@ static td_status transfer(td_p2p_job *j)
         return td_p2p_reduce(j);
     }
     bool overlaps = c->kind == TD_COLLECTIVE_ALL_TO_ALL && c->in == c->out;
-    return overlaps ? move_copied(j) : move(j);
+    return overlaps ? move_copied(j) : p2p_move(j);
 }
 
 static void free_buffers(const td_p2p_job *j)

@@ -234,7 +234,7 @@ void td_p2p_part(void *engine, td_status status, const char *reason)
 
 /* An address of this host if none was given: of the first network that is up. The address of the
  * host's name is often 127.0.1.1. */
-static void find_address(char *text, size_t size)
+static void p2p_find_address(char *text, size_t size)
 {
     struct ifaddrs *all = NULL;
     snprintf(text, size, "127.0.0.1");
@@ -272,7 +272,7 @@ static td_status introduce(const td_p2p_engine *g, td_store *store)
     return td_store_set_text(store, key, text);
 }
 
-static td_status meet(td_p2p_engine *g, td_store *store, double timeout)
+static td_status p2p_meet(td_p2p_engine *g, td_store *store, double timeout)
 {
     for (int r = 0; r < g->size; r++) {
         char key[32], *text;
@@ -284,13 +284,13 @@ static td_status meet(td_p2p_engine *g, td_store *store, double timeout)
     return TD_OK;
 }
 
-static td_status open_p2p(td_p2p_engine *g, const td_engine_init *init)
+static td_status engine_open_p2p(td_p2p_engine *g, const td_engine_init *init)
 {
     char address[NI_MAXHOST];
     if (init->address != NULL) {
         snprintf(address, sizeof address, "%s", init->address);
     } else {
-        find_address(address, sizeof address);
+        p2p_find_address(address, sizeof address);
     }
     td_p2p_options options = { .rank = g->rank,
                                .size = g->size,
@@ -333,7 +333,7 @@ static td_status make_buffers(td_p2p_engine *g)
     return made ? TD_OK : td_fail(TD_E_NETWORK, "%s: %s", g->api->name, g->api->error());
 }
 
-static void free_buffer(const td_p2p_engine *g, td_p2p_buffer *buffer)
+static void p2p_free_buffer(const td_p2p_engine *g, td_p2p_buffer *buffer)
 {
     if (buffer != NULL) {
         g->api->buffer_free(buffer);
@@ -346,10 +346,10 @@ static void p2p_destroy(void *engine)
     if (g->p2p != NULL) {
         td_p2p_end_messages(g, LINGER);
         td_p2p_part(g, TD_OK, "");
-        free_buffer(g, g->mine_buffer);
+        p2p_free_buffer(g, g->mine_buffer);
         for (int r = 0; r < g->size; r++) {
-            free_buffer(g, g->peers[r].heard_buffer);
-            free_buffer(g, g->peers[r].parting_buffer);
+            p2p_free_buffer(g, g->peers[r].heard_buffer);
+            p2p_free_buffer(g, g->peers[r].parting_buffer);
         }
         g->api->close(g->p2p);
     }
@@ -375,13 +375,13 @@ static td_status p2p_init(void **engine, const td_engine_init *init)
     g->api = td_p2p_load(init->backend);
     td_status status = g->api != NULL ? introduce(g, init->store) : TD_E_UNSUPPORTED;
     if (status == TD_OK) {
-        status = open_p2p(g, init);
+        status = engine_open_p2p(g, init);
     }
     if (status == TD_OK) {
         status = make_buffers(g);
     }
     if (status == TD_OK) {
-        status = meet(g, init->store, init->timeout);
+        status = p2p_meet(g, init->store, init->timeout);
     }
     if (status != TD_OK) {
         char text[1024];

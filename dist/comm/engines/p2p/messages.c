@@ -22,7 +22,7 @@ typedef struct td_p2p_request {
     td_p2p_request *next; /* in the list of copies that are still being sent */
 } request;
 
-static size_t bytes_of(const td_collective *c)
+static size_t p2p_message_bytes(const td_collective *c)
 {
     return (size_t)c->count * td_dtype_size(c->dtype);
 }
@@ -45,13 +45,13 @@ static td_collective common(const td_collective *c)
     return (td_collective){ .kind = TD_COLLECTIVE_SEND, .dtype = c->dtype, .count = c->count };
 }
 
-static td_p2p_result begin(td_p2p_engine *g, request *r)
+static td_p2p_result message_begin(td_p2p_engine *g, request *r)
 {
     const td_collective *c = r->c;
     td_p2p_peer *peer = &g->peers[c->peer];
     uint64_t number = r->sends ? ++peer->sent : ++peer->received;
     td_collective both = common(c);
-    size_t bytes = bytes_of(c);
+    size_t bytes = p2p_message_bytes(c);
     uint64_t header_slot = td_p2p_slot(TD_P2P_MESSAGE_HEADER, number, NULL);
     uint64_t data_slot = td_p2p_slot(TD_P2P_MESSAGE, number, &both);
     td_p2p_result result;
@@ -65,8 +65,8 @@ static td_p2p_result begin(td_p2p_engine *g, request *r)
     return result != TD_P2P_OK ? result : g->api->recv(r->data, c->peer, data_slot, 0, bytes);
 }
 
-static td_p2p_result look(const td_p2p_engine *g, const request *r, td_p2p_buffer *buffer,
-                          bool *done)
+static td_p2p_result message_look(const td_p2p_engine *g, const request *r, td_p2p_buffer *buffer,
+                                  bool *done)
 {
     if (*done) {
         return TD_P2P_OK;
@@ -96,8 +96,8 @@ static void look_at_copies(td_p2p_engine *g)
 {
     for (request **link = &g->copies; *link != NULL;) {
         request *r = *link;
-        td_p2p_result header = look(g, r, r->header_buffer, &r->header_done);
-        td_p2p_result data = look(g, r, r->data, &r->data_done);
+        td_p2p_result header = message_look(g, r, r->header_buffer, &r->header_done);
+        td_p2p_result data = message_look(g, r, r->data, &r->data_done);
         if (header == TD_P2P_NOT_YET || data == TD_P2P_NOT_YET) {
             link = &r->next;
             continue;
@@ -131,7 +131,7 @@ static request *make_request(td_p2p_engine *g, const td_collective *c)
     }
     r->c = c;
     r->sends = c->kind == TD_COLLECTIVE_SEND;
-    size_t bytes = bytes_of(c);
+    size_t bytes = p2p_message_bytes(c);
     void *memory = r->sends ? (void *)(uintptr_t)c->in : c->out;
     if (r->sends && bytes > 0 && bytes <= SMALL_BYTES) {
         r->copy = malloc(bytes);
@@ -159,7 +159,7 @@ td_status td_p2p_start(void *engine, const td_collective *c, void **handle)
     if (r == NULL) {
         return td_fail(TD_E_NOMEM, "out of memory for a message");
     }
-    td_p2p_result result = begin(g, r);
+    td_p2p_result result = message_begin(g, r);
     if (result != TD_P2P_OK) {
         end_request(g, r);
         return td_p2p_fail(g, result);
@@ -174,7 +174,7 @@ td_status td_p2p_poll(void *engine, void *handle, bool *done)
     request *r = handle;
     td_status status = TD_OK;
     bool known = r->header_done;
-    if (r->sends && bytes_of(r->c) <= SMALL_BYTES) {
+    if (r->sends && p2p_message_bytes(r->c) <= SMALL_BYTES) {
         r->next = g->copies;
         g->copies = r;
         *done = true;
@@ -182,12 +182,12 @@ td_status td_p2p_poll(void *engine, void *handle, bool *done)
     }
     /* Before the looks: a rank that has all may leave at any moment, and then all has been sent. */
     bool gone = r->sends && td_p2p_is_closed(g, r->c->peer);
-    td_p2p_result result = look(g, r, r->header_buffer, &r->header_done);
+    td_p2p_result result = message_look(g, r, r->header_buffer, &r->header_done);
     if (result == TD_P2P_OK && !known) {
         status = compare(g, r);
     }
     if (result == TD_P2P_OK && status == TD_OK) {
-        result = look(g, r, r->data, &r->data_done);
+        result = message_look(g, r, r->data, &r->data_done);
     }
     if (result == TD_P2P_NOT_YET && gone) {
         result = TD_P2P_FAILED;

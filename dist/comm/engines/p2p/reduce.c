@@ -117,7 +117,7 @@ static td_status reduce_at_once(td_p2p_job *j, const void **terms)
 /* ---- all-reduce by slices ---- */
 
 /* Piece k of rank r's slice: its number of elements, 0 after the slice's end. */
-static int64_t piece_of(const td_p2p_job *j, int r, int64_t k, int64_t *begin)
+static int64_t reduce_piece_of(const td_p2p_job *j, int r, int64_t k, int64_t *begin)
 {
     const int64_t line = 64 / (int64_t)j->size, piece = piece_elements(j);
     int64_t part = (j->c->count + j->g->size - 1) / j->g->size;
@@ -133,7 +133,7 @@ static int64_t piece_of(const td_p2p_job *j, int r, int64_t k, int64_t *begin)
 static td_status exchange_piece(td_p2p_job *j, int64_t k)
 {
     const int rank = j->g->rank;
-    int64_t begin, count = piece_of(j, rank, k, &begin);
+    int64_t begin, count = reduce_piece_of(j, rank, k, &begin);
     int64_t place = (k & 1) * piece_elements(j);
     for (int r = 0; r < j->g->size; r++) {
         if (r == rank) {
@@ -142,7 +142,7 @@ static td_status exchange_piece(td_p2p_job *j, int64_t k)
         if (count > 0) {
             TD_TRY(receive_scratch(j, r, place, count));
         }
-        int64_t theirs_begin, theirs = piece_of(j, r, k, &theirs_begin);
+        int64_t theirs_begin, theirs = reduce_piece_of(j, r, k, &theirs_begin);
         if (theirs > 0) {
             TD_TRY(td_p2p_send_in(j, r, theirs_begin, theirs));
         }
@@ -160,7 +160,7 @@ static td_status expect_results(td_p2p_job *j)
         if (r == j->g->rank || td_pieces_taken(c, j->g->rank, j->g->size) == 0) {
             continue;
         }
-        for (int64_t k = 0; (count = piece_of(j, r, k, &begin)) > 0; k++) {
+        for (int64_t k = 0; (count = reduce_piece_of(j, r, k, &begin)) > 0; k++) {
             TD_TRY(td_p2p_receive_out(j, TD_P2P_RESULT, r, begin, count));
         }
     }
@@ -204,9 +204,9 @@ static td_status reduce_large(td_p2p_job *j, const void **terms)
     TD_TRY(expect_results(j));
     TD_TRY(td_p2p_listen(j));
     /* Rank 0's slice is the longest. */
-    for (int64_t k = 0; piece_of(j, 0, k, &begin) > 0; k++) {
+    for (int64_t k = 0; reduce_piece_of(j, 0, k, &begin) > 0; k++) {
         TD_TRY(exchange_piece(j, k + 1));
-        int64_t count = piece_of(j, j->g->rank, k, &begin);
+        int64_t count = reduce_piece_of(j, j->g->rank, k, &begin);
         if (count > 0) {
             TD_TRY(sum_piece(j, terms, k, begin, count));
         }

@@ -116,7 +116,7 @@ static void get(const job *j, int64_t from, int64_t k)
 }
 
 /* Chunk after chunk. All ranks have entered the same collective. */
-static td_status exchange(td_shm *shm, const td_collective *c)
+static td_status shm_exchange(td_shm *shm, const td_collective *c)
 {
     const job j = job_of(shm, c);
     for (int64_t from = 0; from < c->count; from += j.capacity) {
@@ -194,9 +194,9 @@ static td_status reduce_chunk(td_shm *shm, const td_collective *c)
     gather.in = own.out;
     gather.out = c->out;
     const td_collective rest = part_of(c, slice * shm->size, c->count - slice * shm->size);
-    TD_TRY(exchange(shm, &scatter));
-    TD_TRY(exchange(shm, &gather));
-    return exchange(shm, &rest);
+    TD_TRY(shm_exchange(shm, &scatter));
+    TD_TRY(shm_exchange(shm, &gather));
+    return shm_exchange(shm, &rest);
 }
 
 /* Through the staging areas: both halves of a chunk's all-reduce while it is in the caches. */
@@ -262,5 +262,5 @@ td_status td_shm_run(void *engine, const td_collective *c)
     if (j.direct) {
         return sliced ? reduce_direct(&j) : get_direct(&j);
     }
-    return c->kind == TD_COLLECTIVE_ALL_REDUCE ? reduce_staged(shm, c) : exchange(shm, c);
+    return c->kind == TD_COLLECTIVE_ALL_REDUCE ? reduce_staged(shm, c) : shm_exchange(shm, c);
 }

@@ -14,21 +14,21 @@
 static const double FIRST_SPIN = 20e-6; /* seconds; adapts later (wait.c) */
 enum { FIRST_PATIENCE = 20 };           /* adapts later, too */
 
-static size_t round_up(size_t bytes, size_t unit)
+static size_t shm_round_up(size_t bytes, size_t unit)
 {
     return (bytes + unit - 1) / unit * unit;
 }
 
 /* The layout of the segment. */
-static void lay_out(td_shm *shm)
+static void shm_lay_out(td_shm *shm)
 {
     const size_t n = (size_t)shm->size;
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     size_t ranks = sizeof(td_shm_segment) + n * sizeof(td_shm_rank);
     shm->slot_bytes = n <= 16 ? 32 << 10 : 8 << 10; /* there are n*n mailboxes */
-    shm->boxes_at = round_up(ranks, page);
-    shm->box_bytes = round_up(sizeof(td_shm_box) + TD_SHM_SLOTS * shm->slot_bytes, TD_SHM_LINE);
-    shm->areas_at = round_up(shm->boxes_at + n * n * shm->box_bytes, page);
+    shm->boxes_at = shm_round_up(ranks, page);
+    shm->box_bytes = shm_round_up(sizeof(td_shm_box) + TD_SHM_SLOTS * shm->slot_bytes, TD_SHM_LINE);
+    shm->areas_at = shm_round_up(shm->boxes_at + n * n * shm->box_bytes, page);
     shm->bytes = shm->areas_at + 2 * n * TD_SHM_AREA_BYTES;
 }
 
@@ -69,7 +69,7 @@ static td_status find_segment(td_shm *shm, td_store *store, double timeout)
 }
 
 /* Each rank says that it has mapped the segment, and waits for all. */
-static td_status agree(const td_shm *shm, td_store *store, double deadline)
+static td_status shm_agree(const td_shm *shm, td_store *store, double deadline)
 {
     char key[32], *text;
     snprintf(key, sizeof key, "mapped/%d", shm->rank);
@@ -88,7 +88,7 @@ static td_status agree(const td_shm *shm, td_store *store, double deadline)
     return TD_OK;
 }
 
-static td_status meet(td_shm *shm, const td_engine_init *init)
+static td_status shm_meet(td_shm *shm, const td_engine_init *init)
 {
     double deadline = td_clock() + init->timeout;
     int fd = -1;
@@ -103,7 +103,7 @@ static td_status meet(td_shm *shm, const td_engine_init *init)
                                                "mounted?");
         }
     }
-    status = status == TD_OK ? agree(shm, init->store, deadline) : status;
+    status = status == TD_OK ? shm_agree(shm, init->store, deadline) : status;
     if (fd >= 0) {
         close(fd);
     }
@@ -142,8 +142,8 @@ static td_status shm_init(void **engine, const td_engine_init *init)
     shm->size = init->size;
     shm->spin = FIRST_SPIN;
     shm->patience = FIRST_PATIENCE;
-    lay_out(shm);
-    td_status status = meet(shm, init);
+    shm_lay_out(shm);
+    td_status status = shm_meet(shm, init);
     if (status != TD_OK) {
         shm_destroy(shm);
         return status;

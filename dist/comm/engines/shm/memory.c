@@ -262,7 +262,7 @@ static int free_place(td_shm *shm)
 
 /* A barrier that fails on all ranks if a step has failed on one of them. The offers of two steps
  * that follow each other are different ones: others may still read the last. */
-static td_status agree(td_shm *shm, const td_collective *c, int step, int fd, td_status mine)
+static td_status memory_agree(td_shm *shm, const td_collective *c, int step, int fd, td_status mine)
 {
     td_shm_offer *offer = &td_shm_self(shm)->offer[step];
     offer->fd = fd;
@@ -310,9 +310,10 @@ td_status td_shm_memory(void *engine, const td_collective *c, void **memory)
     shm->region_count = place < shm->region_count ? shm->region_count : place + 1;
     td_status status = td_shm_create("td_group_memory", region->bytes, memory, &fd);
     region->base[shm->rank] = *memory;
-    status = agree(shm, c, 0, fd, status);
+    status = memory_agree(shm, c, 0, fd, status);
     if (status == TD_OK) {
-        status = agree(shm, c, 1, -1, map_parts(shm, region)); /* now all ranks have opened it */
+        status =
+            memory_agree(shm, c, 1, -1, map_parts(shm, region)); /* now all ranks have opened it */
     }
     if (fd >= 0) {
         close(fd);

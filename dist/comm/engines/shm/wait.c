@@ -127,7 +127,7 @@ static bool all_arrived(const td_shm *shm, size_t offset, uint64_t target)
 }
 
 /* Checks between two sleeps: fails if waiting longer is useless. */
-static td_status look_around(td_shm *shm, size_t offset, uint64_t target)
+static td_status shm_look_around(td_shm *shm, size_t offset, uint64_t target)
 {
     TD_TRY(td_shm_check(shm));
     for (int r = 0; r < shm->size; r++) {
@@ -151,7 +151,7 @@ static td_status sleep_until_all(td_shm *shm, size_t offset, uint64_t target)
         }
         double now = td_clock();
         if (now - looked >= SLICE || atomic_load(&s->broken) != TD_SHM_WHOLE) {
-            status = look_around(shm, offset, target);
+            status = shm_look_around(shm, offset, target);
             looked = now;
         } else {
             futex_wait(&s->door, door, SLICE);

@@ -176,7 +176,7 @@ struct td_p2p_buffer {
     td_p2p *gloo;
 };
 
-static td_p2p_result open_p2p(td_p2p **out, const td_p2p_options *options)
+static td_p2p_result gloo_open_p2p(td_p2p **out, const td_p2p_options *options)
 {
     const Quiet quiet(true);
     *out = nullptr;
@@ -193,7 +193,8 @@ static td_p2p_result open_p2p(td_p2p **out, const td_p2p_options *options)
     });
 }
 
-static td_p2p_buffer *make_buffer(td_p2p *gloo, void *memory, size_t bytes, td_p2p_manner manner)
+static td_p2p_buffer *gloo_make_buffer(td_p2p *gloo, void *memory, size_t bytes,
+                                       td_p2p_manner manner)
 {
     td_p2p_buffer *buffer = nullptr;
     guarded([&] {
@@ -213,7 +214,7 @@ static td_p2p_buffer *make_buffer(td_p2p *gloo, void *memory, size_t bytes, td_p
     return buffer;
 }
 
-static void free_buffer(td_p2p_buffer *buffer)
+static void gloo_free_buffer(td_p2p_buffer *buffer)
 {
     guarded([&] {
         {
@@ -224,36 +225,36 @@ static void free_buffer(td_p2p_buffer *buffer)
     });
 }
 
-static td_p2p_result send(td_p2p_buffer *buffer, int rank, uint64_t slot, size_t offset,
-                          size_t bytes)
+static td_p2p_result gloo_send(td_p2p_buffer *buffer, int rank, uint64_t slot, size_t offset,
+                               size_t bytes)
 {
     const Quiet quiet;
     return guarded([&] { buffer->unbound->send(rank, slot, offset, bytes); });
 }
 
-static td_p2p_result receive(td_p2p_buffer *buffer, int rank, uint64_t slot, size_t offset,
-                             size_t bytes)
+static td_p2p_result gloo_receive(td_p2p_buffer *buffer, int rank, uint64_t slot, size_t offset,
+                                  size_t bytes)
 {
     const Quiet quiet;
     return guarded([&] { buffer->unbound->recv(rank, slot, offset, bytes); });
 }
 
-static td_p2p_result wait_send(td_p2p_buffer *buffer, double seconds)
+static td_p2p_result gloo_wait_send(td_p2p_buffer *buffer, double seconds)
 {
     return guarded([&] { buffer->unbound->waitSend(in_milliseconds(seconds)); });
 }
 
-static td_p2p_result wait_receive(td_p2p_buffer *buffer, double seconds)
+static td_p2p_result gloo_wait_receive(td_p2p_buffer *buffer, double seconds)
 {
     return guarded([&] { buffer->unbound->waitRecv(in_milliseconds(seconds)); });
 }
 
-static const char *error()
+static const char *gloo_error()
 {
     return last_error.c_str();
 }
 
-static void interrupt(td_p2p *gloo, const char *reason)
+static void gloo_interrupt(td_p2p *gloo, const char *reason)
 {
     guarded([&] {
         context_signal(gloo->context->transport(), reason);
@@ -274,9 +275,9 @@ static void close_p2p(td_p2p *gloo)
 extern "C" __attribute__((visibility("default"))) const td_p2p_api *td_p2p_entry(void)
 {
     static const td_p2p_api api = {
-        TD_P2P_VERSION, "gloo", PIECE_BYTES, open_p2p,  make_buffer,
-        free_buffer,    send,   receive,     wait_send, wait_receive,
-        nullptr,        error,  interrupt,   close_p2p, td_gloo_loop_seconds,
+        TD_P2P_VERSION,   "gloo",     PIECE_BYTES,    gloo_open_p2p,  gloo_make_buffer,
+        gloo_free_buffer, gloo_send,  gloo_receive,   gloo_wait_send, gloo_wait_receive,
+        nullptr,          gloo_error, gloo_interrupt, close_p2p,      td_gloo_loop_seconds,
     };
     return &api;
 }

@@ -40,7 +40,7 @@ static void nap(double seconds)
     nanosleep(&t, NULL);
 }
 
-static const char *error(void)
+static const char *mpi_error(void)
 {
     return td_mpi_error;
 }
@@ -58,7 +58,7 @@ static int tag_of(const td_p2p *p2p, uint64_t slot)
 
 /* An MPI type and *count of it for `bytes` bytes. The caller frees the type if it is not MPI_BYTE.
  */
-static int type_of(size_t bytes, int *count, MPI_Datatype *type)
+static int mpi_type_of(size_t bytes, int *count, MPI_Datatype *type)
 {
     *type = MPI_BYTE;
     *count = (int)bytes;
@@ -79,8 +79,8 @@ static int type_of(size_t bytes, int *count, MPI_Datatype *type)
     return code == MPI_SUCCESS ? MPI_Type_commit(type) : code;
 }
 
-static td_p2p_result begin(td_p2p_buffer *b, int rank, uint64_t slot, size_t offset, size_t bytes,
-                           bool sends)
+static td_p2p_result mpi_begin(td_p2p_buffer *b, int rank, uint64_t slot, size_t offset,
+                               size_t bytes, bool sends)
 {
     td_p2p *p2p = b->p2p;
     td_mpi_transfer *t = p2p->unused;
@@ -93,7 +93,7 @@ static td_p2p_result begin(td_p2p_buffer *b, int rank, uint64_t slot, size_t off
         }
     }
     MPI_Datatype type;
-    int count, tag = tag_of(p2p, slot), code = type_of(bytes, &count, &type);
+    int count, tag = tag_of(p2p, slot), code = mpi_type_of(bytes, &count, &type);
     *t = (td_mpi_transfer){ .rank = rank, .sends = sends };
     if (code == MPI_SUCCESS) {
         code = sends
@@ -146,7 +146,7 @@ static void note_gone(td_p2p *p2p)
 
 /* Tests the first of the buffer's sends or receives. MPI matches transfers in order but does not
  * end them in order: over TCP a short one overtakes a long one. */
-static td_p2p_result look(td_p2p_buffer *b, bool sends)
+static td_p2p_result mpi_look(td_p2p_buffer *b, bool sends)
 {
     td_mpi_transfer **link = &b->transfers;
     while (*link != NULL && (*link)->sends != sends) {
@@ -184,14 +184,14 @@ static td_p2p_result is_there_hope(const td_p2p_buffer *b, bool sends)
 
 /* ---- waiting (without the lock) ---- */
 
-static td_p2p_result wait_for(td_p2p_buffer *b, double seconds, bool sends)
+static td_p2p_result mpi_wait_for(td_p2p_buffer *b, double seconds, bool sends)
 {
     td_p2p *p2p = b->p2p;
     const bool polled = b->manner != TD_P2P_WAITS;
     double end = 0, pause = SHORTEST_NAP;
     for (int spins = 0;; spins++) {
         pthread_mutex_lock(&td_mpi_lock);
-        td_p2p_result result = look(b, sends);
+        td_p2p_result result = mpi_look(b, sends);
         if (result == TD_P2P_NOT_YET && (polled || spins % 16 == 15)) {
             note_gone(p2p);
             result = is_there_hope(b, sends);
@@ -215,14 +215,14 @@ static td_p2p_result wait_for(td_p2p_buffer *b, double seconds, bool sends)
     }
 }
 
-static td_p2p_result wait_send(td_p2p_buffer *buffer, double seconds)
+static td_p2p_result mpi_wait_send(td_p2p_buffer *buffer, double seconds)
 {
-    return wait_for(buffer, seconds, true);
+    return mpi_wait_for(buffer, seconds, true);
 }
 
-static td_p2p_result wait_receive(td_p2p_buffer *buffer, double seconds)
+static td_p2p_result mpi_wait_receive(td_p2p_buffer *buffer, double seconds)
 {
-    return wait_for(buffer, seconds, false);
+    return mpi_wait_for(buffer, seconds, false);
 }
 
 static void in_background(td_p2p *p2p, bool background)
@@ -232,7 +232,7 @@ static void in_background(td_p2p *p2p, bool background)
 
 /* ---- buffers ---- */
 
-static td_p2p_buffer *make_buffer(td_p2p *p2p, void *memory, size_t bytes, td_p2p_manner manner)
+static td_p2p_buffer *mpi_make_buffer(td_p2p *p2p, void *memory, size_t bytes, td_p2p_manner manner)
 {
     (void)bytes;
     td_p2p_buffer *b = calloc(1, sizeof *b);
@@ -272,7 +272,7 @@ static void take_back(td_p2p_buffer *b)
     }
 }
 
-static void free_buffer(td_p2p_buffer *b)
+static void mpi_free_buffer(td_p2p_buffer *b)
 {
     pthread_mutex_lock(&td_mpi_lock);
     if (b->transfers != NULL) {
@@ -288,18 +288,20 @@ static void free_buffer(td_p2p_buffer *b)
     free(b);
 }
 
-static td_p2p_result send(td_p2p_buffer *b, int rank, uint64_t slot, size_t offset, size_t bytes)
+static td_p2p_result mpi_send(td_p2p_buffer *b, int rank, uint64_t slot, size_t offset,
+                              size_t bytes)
 {
     pthread_mutex_lock(&td_mpi_lock);
-    td_p2p_result result = begin(b, rank, slot, offset, bytes, true);
+    td_p2p_result result = mpi_begin(b, rank, slot, offset, bytes, true);
     pthread_mutex_unlock(&td_mpi_lock);
     return result;
 }
 
-static td_p2p_result receive(td_p2p_buffer *b, int rank, uint64_t slot, size_t offset, size_t bytes)
+static td_p2p_result mpi_receive(td_p2p_buffer *b, int rank, uint64_t slot, size_t offset,
+                                 size_t bytes)
 {
     pthread_mutex_lock(&td_mpi_lock);
-    td_p2p_result result = begin(b, rank, slot, offset, bytes, false);
+    td_p2p_result result = mpi_begin(b, rank, slot, offset, bytes, false);
     if (result == TD_P2P_OK && b->manner == TD_P2P_LAST) {
         b->last_of = rank;
         b->next_last = b->p2p->lasts;
@@ -327,7 +329,7 @@ static bool linger(td_p2p *p2p, double seconds)
     return all;
 }
 
-static void interrupt(td_p2p *p2p, const char *reason)
+static void mpi_interrupt(td_p2p *p2p, const char *reason)
 {
     bool failed = reason[0] != '\0';
     pthread_mutex_lock(&td_mpi_lock);
@@ -352,15 +354,15 @@ __attribute__((visibility("default"))) const td_p2p_api *td_p2p_entry(void)
         .name = "mpi",
         .piece_bytes = PIECE_BYTES,
         .open = td_mpi_open,
-        .buffer = make_buffer,
-        .buffer_free = free_buffer,
-        .send = send,
-        .recv = receive,
-        .wait_send = wait_send,
-        .wait_recv = wait_receive,
+        .buffer = mpi_make_buffer,
+        .buffer_free = mpi_free_buffer,
+        .send = mpi_send,
+        .recv = mpi_receive,
+        .wait_send = mpi_wait_send,
+        .wait_recv = mpi_wait_receive,
         .in_background = in_background,
-        .error = error,
-        .interrupt = interrupt,
+        .error = mpi_error,
+        .interrupt = mpi_interrupt,
         .close = td_mpi_close,
     };
     return &api;
