@@ -33,6 +33,7 @@
 #include "nn/io/checkpoint.h"
 #include "data/data.h"
 #include "data/images/images.h"
+#include "data/text/text.h"
 #include "dist/dist.h"
 #include "dist/shard/zero.h"
 

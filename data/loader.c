@@ -64,7 +64,8 @@ static td_status plan_epoch(td_loader *loader, const td_loader_options *o)
 
 int64_t td_loader_room(const td_loader *loader)
 {
-    int64_t length = loader->plan.dataset->length;
+    /* A sampler of the program's own may draw few of many: windows of a long text. */
+    int64_t length = loader->known != NULL ? loader->plan.dataset->length : 0;
     int64_t most = loader->drawn > loader->given ? loader->drawn : loader->given;
     return most > length ? most : length;
 }

@@ -1,0 +1,114 @@
+/* Token files: llm.c's header, plain numbers, bytes. */
+#include "data/text/token_file.h"
+
+#include <string.h>
+
+enum { HEADER_BYTES = TD_TOKEN_HEADER * (int)sizeof(int32_t) };
+enum { FIRST_MAGIC = 20240101, LAST_MAGIC = 20291231 }; /* llm.c marks its files by dates */
+enum { MAGIC, VERSION, COUNT, VOCABULARY };             /* words of the header */
+
+static const struct token_kind {
+    int32_t magic, version;
+    int width, vocabulary;
+} kinds[] = {
+    { 20240520, 1, 2, 50257 },  /* GPT-2 */
+    { 20240801, 7, 4, 128256 }, /* Llama 3 */
+};
+enum { KINDS = sizeof kinds / sizeof *kinds };
+
+static td_status read_header(const int32_t *header, int64_t size, const char *name,
+                             td_token_layout *layout)
+{
+    const struct token_kind *kind = kinds;
+    while (kind < kinds + KINDS && kind->magic != header[MAGIC]) {
+        kind++;
+    }
+    if (kind == kinds + KINDS) {
+        return td_fail(TD_E_FORMAT,
+                       "%s: begins with %d, as other files of llm.c (models, states, "
+                       "evaluations); its token files begin with %d or %d",
+                       name, header[MAGIC], kinds[0].magic, kinds[1].magic);
+    }
+    if (header[VERSION] != kind->version) {
+        return td_fail(TD_E_FORMAT, "%s: the header's version is %d; version %d can be read", name,
+                       header[VERSION], kind->version);
+    }
+    int64_t tokens = (size - HEADER_BYTES) / kind->width;
+    if (header[COUNT] != tokens || (size - HEADER_BYTES) % kind->width != 0) {
+        return td_fail(TD_E_FORMAT,
+                       "%s: the header says %d tokens of %d bytes, and %lld bytes follow it: the "
+                       "file is cut off or damaged; make it again",
+                       name, header[COUNT], kind->width, (long long)(size - HEADER_BYTES));
+    }
+    *layout = (td_token_layout){ .width = kind->width,
+                                 .offset = HEADER_BYTES,
+                                 .count = tokens,
+                                 .vocabulary = kind->vocabulary };
+    if (header[VOCABULARY] > 0) {
+        layout->vocabulary = header[VOCABULARY];
+        layout->declared = true;
+    }
+    return TD_OK;
+}
+
+static td_status read_plain(int width, int64_t size, const char *name, td_token_layout *layout)
+{
+    if (size % width != 0) {
+        return td_fail(TD_E_FORMAT,
+                       "%s: %lld bytes are no whole number of tokens of %d bytes: the file is cut "
+                       "off, or of another format (.format)",
+                       name, (long long)size, width);
+    }
+    *layout = (td_token_layout){ .width = width,
+                                 .count = size / width,
+                                 .vocabulary = width == 1 ? UINT8_MAX + 1 : 0 };
+    return TD_OK;
+}
+
+static bool ends_in(const char *name, const char *end)
+{
+    size_t length = strlen(name), tail = strlen(end);
+    return length >= tail && strcmp(name + length - tail, end) == 0;
+}
+
+td_status td_token_layout_read(const void *bytes, int64_t size, const char *name,
+                               td_token_format format, td_token_layout *layout)
+{
+    int32_t header[TD_TOKEN_HEADER] = { 0 };
+    memcpy(header, bytes, (size_t)(size < HEADER_BYTES ? size : HEADER_BYTES));
+    bool marked = header[MAGIC] >= FIRST_MAGIC && header[MAGIC] <= LAST_MAGIC;
+    if (size == 0) {
+        return td_fail(TD_E_FORMAT, "%s: the file is empty", name);
+    }
+    if (format == TD_TOKENS_BYTES || !marked) {
+        int width = format == TD_TOKENS_U32 ? 4 : format == TD_TOKENS_U16 ? 2 : 1;
+        bool numbers = format == TD_TOKENS_AUTO && ends_in(name, ".bin");
+        return read_plain(numbers ? 2 : width, size, name, layout);
+    }
+    if (size < HEADER_BYTES) {
+        return td_fail(TD_E_FORMAT, "%s: the file is cut off after %lld bytes of its header", name,
+                       (long long)size);
+    }
+    TD_TRY(read_header(header, size, name, layout));
+    if (format != TD_TOKENS_AUTO && layout->width != (format == TD_TOKENS_U16 ? 2 : 4)) {
+        return td_fail(TD_E_FORMAT, "%s: the header says tokens of %d bytes, and .format does not",
+                       name, layout->width);
+    }
+    return TD_OK;
+}
+
+td_status td_token_header(int width, int64_t count, int64_t vocabulary,
+                          int32_t header[TD_TOKEN_HEADER])
+{
+    if (count > INT32_MAX || vocabulary > INT32_MAX) {
+        return td_fail(TD_E_ARG, "llm.c's header cannot say %lld tokens; write several files",
+                       (long long)count);
+    }
+    const struct token_kind *kind = width == kinds[0].width ? &kinds[0] : &kinds[1];
+    memset(header, 0, HEADER_BYTES);
+    header[MAGIC] = kind->magic;
+    header[VERSION] = kind->version;
+    header[COUNT] = (int32_t)count;
+    header[VOCABULARY] = (int32_t)vocabulary;
+    return TD_OK;
+}

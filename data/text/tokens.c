@@ -1,0 +1,329 @@
+/* Token files as a dataset: windows of a stream, and the sampler that draws windows at random. */
+#include "data/text/token_file.h"
+#include "tensor/extend.h"
+#include "tensor/files.h"
+
+#include <errno.h>
+#include <glob.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+typedef struct token_file {
+    char *name;
+    unsigned char *map; /* [bytes] of the whole file */
+    size_t bytes;
+    td_token_layout layout;
+    int64_t begin; /* its first token's place in the stream */
+} token_file;
+
+typedef struct token_stream {
+    td_dataset base;
+    token_file *files;
+    int64_t count;  /* of files */
+    int64_t total;  /* tokens of all files */
+    int64_t begin;  /* the first token of the part for training, or for validation */
+    int64_t stride; /* from window to window */
+} token_stream;
+
+/* ---- windows ---- */
+
+static uint32_t token_at(const token_file *file, int64_t i)
+{
+    const unsigned char *at = file->map + file->layout.offset + i * file->layout.width;
+    uint32_t token = *at;
+    uint16_t narrow;
+    if (file->layout.width == sizeof narrow) {
+        memcpy(&narrow, at, sizeof narrow);
+        return narrow;
+    }
+    if (file->layout.width == sizeof token) {
+        memcpy(&token, at, sizeof token);
+    }
+    return token;
+}
+
+/* The file with a token of the stream. */
+static const token_file *find_file(const token_stream *s, int64_t token)
+{
+    int64_t low = 0, high = s->count;
+    while (high - low > 1) {
+        int64_t middle = low + (high - low) / 2;
+        if (s->files[middle].begin <= token) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    return &s->files[low];
+}
+
+/* Writes the tokens from `begin` on into row i of t, i64 [n,T]. */
+static td_status copy_window(const token_stream *s, int64_t begin, td_tensor *t, int64_t i)
+{
+    int64_t *row = (int64_t *)td_data_rw(t) + i * t->stride[0];
+    const token_file *file = find_file(s, begin);
+    for (int64_t k = 0; k < t->shape[1]; file++) {
+        int64_t place = begin + k - file->begin;
+        for (; k < t->shape[1] && place < file->layout.count; k++, place++) {
+            uint32_t token = token_at(file, place);
+            if (token >= (uint32_t)s->base.classes) {
+                return td_fail(TD_E_FORMAT,
+                               "%s: token %lld (counted from 0) is %u, beyond the vocabulary of "
+                               "%d: use the tokenizer of this vocabulary, or set .vocabulary",
+                               file->name, (long long)place, token, s->base.classes);
+            }
+            row[k * t->stride[1]] = token;
+        }
+    }
+    return TD_OK;
+}
+
+static td_status tokens_fetch(const td_dataset *dataset, const int64_t *index, int64_t n,
+                              uint64_t epoch, td_tensor *x, td_tensor *y)
+{
+    (void)epoch;
+    const token_stream *s = (const token_stream *)dataset;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t begin = s->begin + index[i] * s->stride;
+        TD_TRY(copy_window(s, begin, x, i));
+        TD_TRY(copy_window(s, begin + 1, y, i));
+    }
+    return TD_OK;
+}
+
+static void tokens_free(td_dataset *dataset)
+{
+    token_stream *s = (token_stream *)dataset;
+    for (int64_t i = 0; i < s->count; i++) {
+        if (s->files[i].map != NULL) {
+            munmap(s->files[i].map, s->files[i].bytes);
+        }
+        free(s->files[i].name);
+    }
+    free(s->files);
+    free(s);
+}
+
+static const td_dataset_vtable tokens_vtable = { "set of tokens", tokens_fetch, tokens_free };
+
+/* ---- files ---- */
+
+static td_status map_file(token_file *file, const char *name, td_token_format format)
+{
+    FILE *stream;
+    struct stat info;
+    TD_TRY(td_open_to_read(name, &stream));
+    bool known = fstat(fileno(stream), &info) == 0;
+    file->bytes = known ? (size_t)info.st_size : 0;
+    void *map =
+        file->bytes > 0 ? mmap(NULL, file->bytes, PROT_READ, MAP_PRIVATE, fileno(stream), 0) : NULL;
+    known = known && map != MAP_FAILED;
+    int error = errno;
+    fclose(stream);
+    if (!known) {
+        return td_fail(TD_E_IO, "%s: cannot be mapped: %s", name, strerror(error));
+    }
+    file->map = map;
+    return td_token_layout_read(map != NULL ? map : "", (int64_t)file->bytes, name, format,
+                                &file->layout);
+}
+
+static td_status add_files(token_stream *s, const char *const *names, size_t count,
+                           td_token_format format)
+{
+    s->files = calloc(count + 1, sizeof *s->files);
+    if (s->files == NULL) {
+        return td_fail(TD_E_NOMEM, "td_tokens_open: no memory for %zu files", count);
+    }
+    for (size_t i = 0; i < count; i++) {
+        token_file *file = &s->files[s->count++];
+        file->name = strdup(names[i]);
+        if (file->name == NULL) {
+            return td_fail(TD_E_NOMEM, "td_tokens_open: no memory for %zu files", count);
+        }
+        TD_TRY(map_file(file, names[i], format));
+        file->begin = s->total;
+        s->total += file->layout.count;
+    }
+    return TD_OK;
+}
+
+static int by_bytes(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static td_status open_files(token_stream *s, const td_tokens_options *o)
+{
+    if (o->path == NULL) {
+        return add_files(s, o->paths, (size_t)o->path_count, o->format);
+    }
+    if (access(o->path, F_OK) == 0) { /* also a name with brackets */
+        return add_files(s, &o->path, 1, o->format);
+    }
+    glob_t found;
+    if (glob(o->path, GLOB_NOSORT | GLOB_NOCHECK, NULL, &found) != 0) {
+        return td_fail(TD_E_IO, "%s: the files cannot be listed: %s", o->path, strerror(errno));
+    }
+    qsort(found.gl_pathv, found.gl_pathc, sizeof *found.gl_pathv, by_bytes);
+    td_status status = add_files(s, (const char *const *)found.gl_pathv, found.gl_pathc, o->format);
+    globfree(&found);
+    return status;
+}
+
+/* ---- options ---- */
+
+static td_status find_vocabulary(token_stream *s, int given)
+{
+    const token_file *first = &s->files[0];
+    for (int64_t i = 0; i < s->count; i++) {
+        const td_token_layout *own = &s->files[i].layout;
+        if (given == 0 && own->vocabulary == 0) {
+            return td_fail(TD_E_ARG,
+                           "%s: the file does not say how many tokens its vocabulary has: set "
+                           ".vocabulary",
+                           s->files[i].name);
+        }
+        if (given == 0 && own->vocabulary != first->layout.vocabulary) {
+            return td_fail(TD_E_MISMATCH,
+                           "%s has a vocabulary of %lld tokens, %s one of %lld: they cannot be one "
+                           "text",
+                           first->name, (long long)first->layout.vocabulary, s->files[i].name,
+                           (long long)own->vocabulary);
+        }
+        if (given > 0 && own->declared && own->vocabulary > given) {
+            return td_fail(TD_E_MISMATCH,
+                           "%s has a vocabulary of %lld tokens, which do not fit into the %d of "
+                           ".vocabulary",
+                           s->files[i].name, (long long)own->vocabulary, given);
+        }
+    }
+    s->base.classes = given > 0 ? given : (int)first->layout.vocabulary;
+    return TD_OK;
+}
+
+/* The part for training or for validation, and its windows. */
+static td_status find_windows(token_stream *s, const td_tokens_options *o)
+{
+    int64_t training = (int64_t)((double)s->total * (1.0 - o->val_fraction));
+    int64_t tokens = o->val ? s->total - training : training;
+    if (tokens - 1 < o->window) {
+        return td_fail(TD_E_ARG,
+                       "%s: %lld tokens%s; a window of %lld and the token after it need %lld: take "
+                       "a shorter window, or more text",
+                       s->files[0].name, (long long)tokens,
+                       o->val_fraction == 0 ? ""
+                       : o->val             ? " for validation"
+                                            : " for training",
+                       (long long)o->window, (long long)o->window + 1);
+    }
+    s->begin = o->val ? training : 0;
+    s->stride = o->stride > 0 ? o->stride : o->window;
+    s->base.length = (tokens - 1 - o->window) / s->stride + 1;
+    s->base.sample_shape = s->base.target_shape = TD_SHAPE(o->window);
+    return TD_OK;
+}
+
+static td_status check_options(const td_tokens_options *o)
+{
+    double f = o->val_fraction;
+    if (!(f >= 0 && f < 1) || (o->val && f == 0)) {
+        return td_fail(TD_E_ARG,
+                       "td_tokens_open: val_fraction is %g; give more than 0 and less "
+                       "than 1, or 0 without val",
+                       f);
+    }
+    if (o->window < 1 || o->stride < 0 || o->vocabulary < 0) {
+        return td_fail(TD_E_ARG,
+                       "td_tokens_open: window %lld, stride %lld, vocabulary %d; give a window of "
+                       "1 or more, and no negative numbers",
+                       (long long)o->window, (long long)o->stride, o->vocabulary);
+    }
+    return TD_OK;
+}
+
+td_dataset *td_tokens_open_at(td_tokens_options options, td_site at)
+{
+    TD_REQUIRE((options.path != NULL) != (options.path_count > 0), at,
+               "td_tokens_open: give a path, or paths and their path_count");
+    TD_REQUIRE(options.path_count <= 0 || options.paths != NULL, at,
+               "td_tokens_open: path_count is %d, and paths is NULL", options.path_count);
+    token_stream *s = calloc(1, sizeof *s);
+    if (s == NULL) {
+        td_fail(TD_E_NOMEM, "td_tokens_open: no memory");
+        return NULL;
+    }
+    s->base = (td_dataset){ .vtable = &tokens_vtable, .dtype = TD_I64, .regression = true };
+    if (check_options(&options) != TD_OK || open_files(s, &options) != TD_OK ||
+        find_vocabulary(s, options.vocabulary) != TD_OK || find_windows(s, &options) != TD_OK) {
+        tokens_free(&s->base);
+        return NULL;
+    }
+    return &s->base;
+}
+
+/* ---- windows at random ---- */
+
+typedef struct window_sampler {
+    td_sampler base;
+    int64_t samples; /* of an epoch */
+    uint64_t seed;
+    uint64_t next; /* the epoch that the generator has come to */
+    td_generator generator;
+} window_sampler;
+
+static void draw(window_sampler *s, int64_t length, int64_t *index)
+{
+    for (int64_t i = 0; i < s->samples; i++) {
+        int64_t window = td_random_int(&s->generator, 0, length);
+        if (index != NULL) {
+            index[i] = window;
+        }
+    }
+    s->next++;
+}
+
+/* Another epoch than the next one is found from the start: an epoch's order depends on its number
+ * alone. */
+static int64_t window_order(td_sampler *sampler, uint64_t epoch, int64_t length, int64_t *index)
+{
+    window_sampler *s = (window_sampler *)sampler;
+    if (epoch < s->next) {
+        td_generator_seed(&s->generator, s->seed);
+        s->next = 0;
+    }
+    while (s->next < epoch) {
+        draw(s, length, NULL);
+    }
+    draw(s, length, index);
+    return s->samples;
+}
+
+static int64_t window_count(const td_sampler *sampler, int64_t length)
+{
+    (void)length;
+    return ((const window_sampler *)sampler)->samples;
+}
+
+static void window_free(td_sampler *sampler)
+{
+    free(sampler);
+}
+
+td_sampler *td_window_sampler(int64_t samples, uint64_t seed)
+{
+    window_sampler *s = samples > 0 ? malloc(sizeof *s) : NULL;
+    if (s == NULL) {
+        td_fail(samples > 0 ? TD_E_NOMEM : TD_E_ARG, "td_window_sampler: %lld samples an epoch: %s",
+                (long long)samples, samples > 0 ? "no memory" : "give 1 or more");
+        return NULL;
+    }
+    *s = (window_sampler){ .base = { window_order, window_count, window_free },
+                           .samples = samples,
+                           .seed = seed };
+    td_generator_seed(&s->generator, seed);
+    return &s->base;
+}
