@@ -31,6 +31,7 @@
 #include "nn/nn.h"
 #include "nn/optim/optim.h"
 #include "nn/io/checkpoint.h"
+#include "nn/models/gpt.h"
 #include "data/data.h"
 #include "data/images/images.h"
 #include "data/text/text.h"

@@ -162,7 +162,7 @@ int main(int argc, char **argv)
         names[models] = argc <= 4           ? td_model_name(models)
                         : 4 + models < argc ? argv[4 + models]
                                             : NULL;
-        if (!names[models]) {
+        if (!names[models] || strncmp(names[models], "gpt", 3) == 0) { /* those take tokens */
             break;
         }
         model = models;

@@ -16,7 +16,7 @@ typedef struct td_model_family {
 } td_model_family;
 
 extern const td_model_family td_resnet_family, td_densenet_family, td_efficientnet_family,
-    td_regnet_family, td_botnet_family;
+    td_regnet_family, td_botnet_family, td_gpt_family;
 
 #define TD_AIRBENCH "airbench94" /* the record's name for td_airbench, which td_model has not */
 

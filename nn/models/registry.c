@@ -6,7 +6,7 @@
 
 static const td_model_family *const families[] = {
     &td_resnet_family,       &td_densenet_family, &td_botnet_family,
-    &td_efficientnet_family, &td_regnet_family,
+    &td_efficientnet_family, &td_regnet_family,   &td_gpt_family,
 };
 enum { FAMILIES = sizeof families / sizeof *families };
 
@@ -72,18 +72,29 @@ static td_status check_options(const char *name, const td_model_options *o, bool
     return TD_OK;
 }
 
+/* Options may follow a GPT's name. */
+static bool is_called(const td_model_family *family, int i, const char *name)
+{
+    const char *own = family->name(i);
+    size_t length = family == &td_gpt_family ? strcspn(name, " ") : strlen(name);
+    return strlen(own) == length && strncmp(own, name, length) == 0;
+}
+
 td_module *td_model_at(td_model_options o, td_site at)
 {
     TD_REQUIRE(o.name != NULL, at, "td_model: the name is NULL");
     const char *name = own_name(o.name);
     for (int f = 0; f < FAMILIES; f++) {
         for (int i = 0; i < families[f]->count; i++) {
-            if (strcmp(families[f]->name(i), name) != 0) {
+            if (!is_called(families[f], i, name)) {
                 continue;
             }
             bool frame = families[f] == &td_resnet_family || families[f] == &td_botnet_family;
             if (check_options(name, &o, !frame) != TD_OK) {
                 return NULL;
+            }
+            if (families[f] == &td_gpt_family) { /* it sets its record itself */
+                return families[f]->make(i, &o);
             }
             o.classes = o.classes != 0 ? o.classes : 1000;
             bool blank = td_init_blank(o.blank);

@@ -334,11 +334,11 @@ static void test_what_is_written_reads_back(void **state)
     assert_int_equal(config_write(&s, "/nowhere/config.yaml"), TD_E_IO);
 }
 
-/* The folder's files are what td_model knows, one each. */
+/* The folder's files are the models of images that td_model knows, one each. */
 static void test_the_models_files(void **state)
 {
     (void)state;
-    for (int i = 0; td_model_name(i) != NULL; i++) {
+    for (int i = 0; td_model_name(i) != NULL && strncmp(td_model_name(i), "gpt", 3) != 0; i++) {
         settings s = defaults();
         char path[256];
         snprintf(path, sizeof path, "apps/tools/config/%s.yaml", td_model_name(i));

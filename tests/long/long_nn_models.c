@@ -59,7 +59,7 @@ int main(void)
     int count = 0;
     for (int i = 0; td_model_name(i) != NULL && i < MOST; i++) {
         const char *name = td_model_name(i);
-        if (!is_wanted(name)) {
+        if (!is_wanted(name) || strncmp(name, "gpt", 3) == 0) {
             continue;
         }
         for (int kind = 0; kind < 2; kind++) {

@@ -49,6 +49,9 @@ static void test_parameters(void **state)
     (void)state;
     int count = 0;
     for (const char *name; (name = td_model_name(count)) != NULL; count++) {
+        if (strncmp(name, "gpt", 3) == 0) {
+            break; /* the last ones take tokens: test_nn_gpt */
+        }
         double parameters = golden_number(row_of(name), "parameters");
         td_module *net = td_model(name, .blank = true);
         assert_non_null(net);

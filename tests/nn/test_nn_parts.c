@@ -77,6 +77,9 @@ static void test_every_model(void **state)
     bool before = td_defer_init(true); /* without memory for values */
     int count = 0;
     for (const char *name; (name = td_model_name(count)) != NULL; count++) {
+        if (strncmp(name, "gpt", 3) == 0) {
+            break; /* the last ones take tokens: test_nn_gpt */
+        }
         check_model(td_model(name), name);
     }
     td_defer_init(before);

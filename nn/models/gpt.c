@@ -1,0 +1,381 @@
+/* GPT-2 (Radford et al. 2019) and, with options, Llama (Touvron et al. 2023): nanoGPT's names,
+ * initialisation and order of draws. */
+#include "autograd/attention.h"
+#include "autograd/losses.h"
+#include "autograd/ops/elements.h"
+#include "autograd/ops/shapes.h"
+#include "nn/extra/layers.h"
+#include "nn/models/gpt_internal.h"
+#include "tensor/extend.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { GPT_NO_LABEL = -100 }; /* PyTorch's ignore_index */
+
+/* ---- attention ---- */
+
+typedef struct attention_state {
+    td_module *c_attn, *c_proj, *dropout; /* dropout NULL: none */
+    int64_t heads, kv_heads, layer;
+    double rope_base;          /* 0: positions are added to the embedding */
+    const td_gpt_cache *cache; /* NULL: none */
+} attention_state;
+
+/* Takes queries, keys and values apart, and turns the first two. */
+static void gpt_turn(const attention_state *s, td_attention_options *o, td_site at)
+{
+    int64_t turned = s->heads + s->kv_heads, all = turned + s->kv_heads;
+    const int64_t *shape = o->qkv->shape;
+    td_tensor *x = td_reshape_at(o->qkv, TD_SHAPE(shape[0], shape[1], all, shape[2] / all), at);
+    td_rope_options rope = { .x = td_slice_at(x, 2, 0, turned, 1, at),
+                             .past = o->past,
+                             .base = s->rope_base };
+    td_tensor *qk = td_rope_at(rope, at);
+    o->q = td_slice_at(qk, 2, 0, s->heads, 1, at);
+    o->k = td_slice_at(qk, 2, s->heads, turned, 1, at);
+    o->v = td_slice_at(x, 2, turned, all, 1, at);
+    o->qkv = NULL;
+}
+
+static td_tensor *gpt_attention_forward(td_module *self, td_tensor *x, td_site at)
+{
+    const attention_state *s = self->state;
+    td_attention_options o = { .qkv = td_forward_at(s->c_attn, x, at),
+                               .heads = s->heads,
+                               .kv_heads = s->kv_heads };
+    if (s->cache != NULL) {
+        o.k_cache = s->cache->k[s->layer];
+        o.v_cache = s->cache->v[s->layer];
+        o.past = s->cache->past;
+    }
+    if (s->rope_base > 0.0) {
+        gpt_turn(s, &o, at);
+    }
+    td_tensor *y = td_forward_at(s->c_proj, td_attention_at(o, at), at);
+    return s->dropout != NULL ? td_forward_at(s->dropout, y, at) : y;
+}
+
+static const td_module_type attention_type = { .name = "CausalSelfAttention",
+                                               .forward = gpt_attention_forward };
+
+static td_module *gpt_dropout(td_module *m, const char *name, const td_gpt_options *o, td_site at)
+{
+    return o->dropout > 0.0 ? td_module_add(m, name, td_nn_dropout_at(o->dropout, at)) : NULL;
+}
+
+static td_module *gpt_linear(int64_t in, int64_t out, const td_gpt_options *o)
+{
+    return td_nn_linear(in, out, .no_bias = o->no_bias);
+}
+
+static td_module *gpt_attention(const td_gpt_options *o, int64_t layer, td_site at)
+{
+    td_module *m = td_module_new(&attention_type, sizeof(attention_state));
+    if (m == NULL) {
+        return NULL;
+    }
+    attention_state *s = m->state;
+    int64_t rows = o->width / o->heads * (o->heads + 2 * o->kv_heads);
+    s->heads = o->heads;
+    s->kv_heads = o->kv_heads;
+    s->layer = layer;
+    s->rope_base = o->rope ? o->rope_base : 0.0;
+    s->c_attn = td_module_add(m, "c_attn", gpt_linear(o->width, rows, o));
+    s->c_proj = td_module_add(m, "c_proj", gpt_linear(o->width, o->width, o));
+    s->dropout = gpt_dropout(m, "resid_dropout", o, at);
+    return td_module_finish(m);
+}
+
+/* ---- the two or three linear layers behind it ---- */
+
+typedef struct mlp_state {
+    td_module *c_fc, *c_gate, *c_proj, *dropout; /* c_gate NULL: GELU */
+} mlp_state;
+
+static td_tensor *gpt_mlp_forward(td_module *self, td_tensor *x, td_site at)
+{
+    const mlp_state *s = self->state;
+    td_tensor *h = td_forward_at(s->c_fc, x, at);
+    h = s->c_gate != NULL ? td_swiglu_at(td_forward_at(s->c_gate, x, at), h, at)
+                          : td_gelu_tanh_at(h, at);
+    h = td_forward_at(s->c_proj, h, at);
+    return s->dropout != NULL ? td_forward_at(s->dropout, h, at) : h;
+}
+
+static const td_module_type mlp_type = { .name = "MLP", .forward = gpt_mlp_forward };
+
+static td_module *gpt_mlp(const td_gpt_options *o, td_site at)
+{
+    td_module *m = td_module_new(&mlp_type, sizeof(mlp_state));
+    if (m == NULL) {
+        return NULL;
+    }
+    mlp_state *s = m->state;
+    s->c_fc = td_module_add(m, "c_fc", gpt_linear(o->width, o->hidden, o));
+    if (o->swiglu) {
+        s->c_gate = td_module_add(m, "c_gate", gpt_linear(o->width, o->hidden, o));
+    }
+    s->c_proj = td_module_add(m, "c_proj", gpt_linear(o->hidden, o->width, o));
+    s->dropout = gpt_dropout(m, "dropout", o, at);
+    return td_module_finish(m);
+}
+
+/* ---- a layer ---- */
+
+typedef struct layer_state {
+    td_module *ln_1, *attn, *ln_2, *mlp;
+} layer_state;
+
+static td_tensor *gpt_layer_forward(td_module *self, td_tensor *x, td_site at)
+{
+    const layer_state *s = self->state;
+    x = td_add_at(x, td_forward_at(s->attn, td_forward_at(s->ln_1, x, at), at), at);
+    return td_add_at(x, td_forward_at(s->mlp, td_forward_at(s->ln_2, x, at), at), at);
+}
+
+static const td_module_type layer_type = { .name = "Block", .forward = gpt_layer_forward };
+
+static td_module *gpt_norm(const td_gpt_options *o)
+{
+    return o->rms_norm ? td_nn_rms_norm(o->width, .eps = o->eps)
+                       : td_nn_layer_norm(o->width, .eps = o->eps, .no_bias = o->no_bias);
+}
+
+static td_module *gpt_layer(const td_gpt_options *o, int64_t layer, td_site at)
+{
+    td_module *m = td_module_new(&layer_type, sizeof(layer_state));
+    if (m == NULL) {
+        return NULL;
+    }
+    layer_state *s = m->state;
+    s->ln_1 = td_module_add(m, "ln_1", gpt_norm(o));
+    s->attn = td_module_add(m, "attn", gpt_attention(o, layer, at));
+    s->ln_2 = td_module_add(m, "ln_2", gpt_norm(o));
+    s->mlp = td_module_add(m, "mlp", gpt_mlp(o, at));
+    return td_module_finish(td_module_mark(m, TD_PART_BLOCK));
+}
+
+/* ---- all layers: tokens [B,T] -> [B,T,width] ---- */
+
+typedef struct transformer_state {
+    td_module *wte, *wpe, *dropout, *h, *ln_f; /* wpe NULL: rope */
+    int64_t context;
+    const td_gpt_cache *cache;
+} transformer_state;
+
+static td_tensor *gpt_embed(const transformer_state *s, td_tensor *tokens, td_site at)
+{
+    int64_t past = s->cache != NULL ? s->cache->past : 0, end = past + tokens->shape[1];
+    TD_REQUIRE(end <= s->context, at,
+               "gpt: %lld tokens are more than the context of %lld that the model was made for",
+               (long long)end, (long long)s->context);
+    td_tensor *x = td_forward_at(s->wte, tokens, at);
+    if (s->wpe != NULL) {
+        td_tensor *position = s->wpe->tensors[0].tensor;
+        bool whole = past == 0 && end == s->context;
+        x = td_add_at(x, whole ? position : td_slice_at(position, 0, past, end, 1, at), at);
+    }
+    return s->dropout != NULL ? td_forward_at(s->dropout, x, at) : x;
+}
+
+static td_tensor *gpt_transformer_forward(td_module *self, td_tensor *tokens, td_site at)
+{
+    const transformer_state *s = self->state;
+    TD_REQUIRE(tokens->ndim == 2 && tokens->dtype == TD_I64, at,
+               "gpt: the tokens are %s; they must be i64 [B,T]", td_describe(tokens));
+    td_tensor *x = td_forward_at(s->h, gpt_embed(s, tokens, at), at);
+    return td_forward_at(s->ln_f, x, at);
+}
+
+static const td_module_type transformer_type = { .name = "Transformer",
+                                                 .forward = gpt_transformer_forward };
+
+static td_module *gpt_transformer(const td_gpt_options *o, td_site at)
+{
+    td_module *m = td_module_new(&transformer_type, sizeof(transformer_state));
+    if (m == NULL) {
+        return NULL;
+    }
+    transformer_state *s = m->state;
+    s->context = o->context;
+    s->wte = td_module_add(m, "wte", td_nn_embedding(o->vocabulary, o->width));
+    if (!o->rope) {
+        s->wpe = td_module_add(m, "wpe", td_nn_embedding(o->context, o->width));
+    }
+    s->dropout = gpt_dropout(m, "drop", o, at);
+    td_module *layers = td_nn_sequential_list(NULL, 0);
+    for (int64_t i = 0; i < o->layers && layers != NULL; i++) {
+        char name[24];
+        snprintf(name, sizeof name, "%lld", (long long)i);
+        td_module_add(layers, name, gpt_layer(o, i, at));
+    }
+    s->h = td_module_add(m, "h", td_module_finish(layers));
+    s->ln_f = td_module_add(m, "ln_f", gpt_norm(o));
+    return td_module_finish(m);
+}
+
+/* ---- with the head ---- */
+
+typedef struct gpt_state {
+    td_module *transformer, *lm_head; /* lm_head NULL: the head's weight is wte's */
+    td_gpt_options options;
+    const td_gpt_cache *cache;
+    char text[TD_GPT_TEXT]; /* the options, for the record */
+} gpt_state;
+
+static td_tensor *gpt_head_weight(const gpt_state *s)
+{
+    const transformer_state *t = s->transformer->state;
+    return (s->lm_head != NULL ? s->lm_head : t->wte)->tensors[0].tensor;
+}
+
+static td_tensor *gpt_logits(const gpt_state *s, td_tensor *x, td_site at)
+{
+    return s->lm_head != NULL ? td_forward_at(s->lm_head, x, at)
+                              : td_linear_at(x, gpt_head_weight(s), NULL, at);
+}
+
+static td_tensor *gpt_forward(td_module *self, td_tensor *tokens, td_site at)
+{
+    const gpt_state *s = self->state;
+    td_tensor *x = td_forward_at(s->transformer, tokens, at);
+    if (s->cache != NULL) {
+        x = td_slice_at(x, 1, -1, x->shape[1], 1, at);
+    }
+    return gpt_logits(s, x, at);
+}
+
+static td_tensor *gpt_loss(td_module *self, td_tensor *tokens, td_tensor *labels, td_site at)
+{
+    const gpt_state *s = self->state;
+    td_tensor *x = td_forward_at(s->transformer, tokens, at);
+    if (s->lm_head != NULL && td_is_surrounded(s->lm_head)) { /* its own forward must run */
+        td_shape rows = TD_SHAPE(-1, gpt_head_weight(s)->shape[0]);
+        td_cross_entropy_options o = { .logits = td_reshape_at(gpt_logits(s, x, at), rows, at),
+                                       .labels = td_reshape_at(labels, TD_SHAPE(-1), at),
+                                       .ignore_index = GPT_NO_LABEL };
+        return td_cross_entropy_at(o, at);
+    }
+    td_linear_cross_entropy_options o = {
+        .x = x, .w = gpt_head_weight(s), .labels = labels, .ignore_index = GPT_NO_LABEL
+    };
+    return td_linear_cross_entropy_at(o, at);
+}
+
+static void gpt_describe(const td_module *self, char *text, size_t size)
+{
+    snprintf(text, size, "%s", ((const gpt_state *)self->state)->text);
+}
+
+/* The record's text is the copy's own. */
+static td_status gpt_copy(td_module *to, const td_module *from)
+{
+    (void)from;
+    td_node_of(to)->record.arch = ((const gpt_state *)to->state)->text;
+    return TD_OK;
+}
+
+static const td_module_type gpt_type = { .name = "GPT",
+                                         .forward = gpt_forward,
+                                         .forward2 = gpt_loss,
+                                         .describe = gpt_describe,
+                                         .copy = gpt_copy };
+
+/* Embeddings and linear layers are drawn a second time, when all is built, and those that end a
+ * residual branch a third time: their deviation falls with the number of branches. */
+static void gpt_draw(td_module *m, const char *path, void *user)
+{
+    (void)path;
+    const td_gpt_options *scaled = user; /* NULL: the second time */
+    for (int i = 0; i < m->tensor_count; i++) {
+        td_tensor *t = m->tensors[i].tensor;
+        if (t->ndim == 2 && scaled == NULL) {
+            td_init_normal_(t, 0.02);
+        } else if (t->ndim == 2 && strcmp(m->name, "c_proj") == 0) {
+            td_init_normal_(t, 0.02 / sqrt(2.0 * (double)scaled->layers));
+        } else if (scaled == NULL && strcmp(m->tensors[i].name, "bias") == 0) {
+            td_fill_(t, 0.0);
+        }
+    }
+}
+
+static void gpt_init(td_module *m, td_gpt_options *o)
+{
+    const gpt_state *s = m->state;
+    bool tied = s->lm_head == NULL;
+    if (tied && !o->blank) { /* nanoGPT's head is drawn before it gets wte's weight */
+        td_uniform_skip(td_default_generator(), o->vocabulary * o->width);
+    }
+    td_module_each(m, gpt_draw, NULL);
+    if (tied) {
+        td_init_normal_(gpt_head_weight(s), 0.02);
+    }
+    td_module_each(m, gpt_draw, o);
+}
+
+td_module *td_gpt_at(td_gpt_options o, td_site at)
+{
+    td_module *m =
+        td_gpt_options_complete(&o) == TD_OK ? td_module_new(&gpt_type, sizeof(gpt_state)) : NULL;
+    if (m == NULL) {
+        return NULL;
+    }
+    bool blank = td_init_blank(o.blank);
+    gpt_state *s = m->state;
+    s->options = o;
+    td_gpt_options_write(&o, s->text, sizeof s->text);
+    s->transformer = td_module_add(m, "transformer", gpt_transformer(&o, at));
+    if (o.untied) {
+        s->lm_head =
+            td_module_add(m, "lm_head", td_nn_linear(o.width, o.vocabulary, .no_bias = true));
+    }
+    m = td_module_finish(m);
+    if (m != NULL) {
+        gpt_init(m, &o);
+    }
+    td_init_blank(blank);
+    return td_model_set_record(
+        m, (td_model_record){ .arch = m != NULL ? s->text : NULL, .classes = o.vocabulary });
+}
+
+bool td_is_gpt(const td_module *m)
+{
+    return m->type == &gpt_type;
+}
+
+td_gpt_options td_gpt_options_of(const td_module *m)
+{
+    TD_REQUIRE(m != NULL && td_is_gpt(m), TD_HERE, "td_gpt_options_of: the module is %s, not a GPT",
+               m == NULL ? "NULL" : m->type->name);
+    return ((const gpt_state *)m->state)->options;
+}
+
+void td_gpt_use_cache(td_module *gpt, const td_gpt_cache *cache)
+{
+    gpt_state *s = gpt->state;
+    transformer_state *t = s->transformer->state;
+    s->cache = cache;
+    t->cache = cache;
+    for (int i = 0; i < t->h->child_count; i++) {
+        const layer_state *layer = t->h->children[i]->state;
+        ((attention_state *)layer->attn->state)->cache = cache;
+    }
+}
+
+/* ---- the family ---- */
+
+static td_module *gpt_make(int i, const td_model_options *options)
+{
+    (void)i; /* the name says it */
+    td_gpt_options o;
+    if (td_gpt_options_read(options->name, &o) != TD_OK) {
+        return NULL;
+    }
+    o.blank = options->blank;
+    o.vocabulary = options->classes != 0 ? options->classes : o.vocabulary;
+    o.dropout = td_or_usual(options->dropout, o.dropout);
+    return td_gpt_at(o, TD_HERE);
+}
+
+const td_model_family td_gpt_family = { TD_GPT_PRESETS, td_gpt_preset, gpt_make };

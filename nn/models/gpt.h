@@ -1,0 +1,61 @@
+/* A GPT: the transformer of GPT-2 (Radford et al. 2019), with nanoGPT's parameter names and initial
+ * weights. With options it is a small Llama (Touvron et al. 2023). */
+#ifndef TD_NN_MODELS_GPT_H
+#define TD_NN_MODELS_GPT_H
+
+#include "nn/nn.h"
+
+TD_BEGIN_C
+
+/* td_gpt(.preset = "gpt-mini", .vocabulary = 65, ...):
+ *
+ *     td_forward(gpt, tokens)            tokens i64 [B,T] -> logits [B,T,vocabulary]
+ *     td_forward2(gpt, tokens, labels)   labels i64 [B,T] -> the mean cross-entropy, a scalar; a
+ *                                        label of -100 does not count. The whole logits do not
+ *                                        exist (td_linear_cross_entropy)
+ *
+ *     x = wte[tokens] + wpe[position]
+ *     for each layer: x = x + attention(ln_1(x));  x = x + mlp(ln_2(x))
+ *     logits = ln_f(x) wte^T
+ *
+ * mlp(x) = c_proj(gelu_tanh(c_fc x)), or, with .swiglu, c_proj(silu(c_gate x) * (c_fc x)). Names:
+ * transformer.{wte,wpe,ln_f}, transformer.h.N.{ln_1,ln_2}, .attn.{c_attn,c_proj},
+ * .mlp.{c_fc,c_gate,c_proj}, and lm_head with .untied. The weights of linear layers are [out,in];
+ * c_attn has the rows of all queries, then those of keys, then those of values.
+ *
+ * Presets: gpt-nano (0.8 M parameters, context 64) and gpt-mini (10.8 M, context 256), whose
+ * vocabulary is the 256 bytes, and gpt2, gpt2-medium, gpt2-large, gpt2-xl (124 M to 1.6 G). NULL is
+ * gpt-nano; each size that is not 0 replaces the preset's. td_model takes the same as a text:
+ * "gpt-nano layers=6 rope rms_norm". Weights are drawn as nanoGPT draws them, from the default
+ * generator: after td_manual_seed(s) they have the bits of a nanoGPT made after
+ * torch.manual_seed(s). NULL with td_last_error(): an unknown preset, sizes that do not fit, no
+ * memory. */
+typedef struct td_gpt_options {
+    int begin_; /* for the library: lets the macro take an empty list */
+    const char *preset;
+    int64_t vocabulary, context; /* tokens; positions that there are */
+    int64_t layers, heads, width;
+    int64_t kv_heads; /* heads of keys and values, which groups of heads share; 0: heads */
+    int64_t hidden;   /* of the MLP; 0: 4 width, with swiglu 8/3 width, rounded up to 32s */
+    bool rope;        /* positions turn queries and keys (td_rope); there is no wpe */
+    bool rms_norm;    /* instead of layer norm */
+    bool swiglu;
+    bool untied;      /* the head has a weight of its own */
+    bool no_bias;     /* of linear layers and layer norms */
+    bool blank;       /* weights are 0 instead of drawn, for a model that is loaded next */
+    double rope_base; /* 0: 10000 */
+    double eps;       /* of the norms; 0: 1e-5 */
+    double dropout;   /* of the embedding, and of each attention's and MLP's result; attention's
+                         weights have none */
+} td_gpt_options;
+td_module *td_gpt_at(td_gpt_options options, td_site at);
+/* The options of a GPT with all sizes; preset is NULL. A mistake of the program if m is no GPT. */
+td_gpt_options td_gpt_options_of(const td_module *m);
+
+TD_END_C
+
+/* ---- what you call ---- */
+
+#define td_gpt(...) td_gpt_at((td_gpt_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+
+#endif

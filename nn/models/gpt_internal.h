@@ -1,0 +1,28 @@
+/* A GPT, seen by what generates text and reads files. Users do not include this. */
+#ifndef TD_NN_MODELS_GPT_INTERNAL_H
+#define TD_NN_MODELS_GPT_INTERNAL_H
+
+#include "nn/models/gpt.h"
+#include "nn/models/models.h"
+
+/* Keys and values of the tokens so far: for each layer [B,C,kv_heads,head width]. */
+typedef struct td_gpt_cache {
+    td_tensor **k, **v;
+    int64_t past; /* tokens that are in it */
+} td_gpt_cache;
+
+/* From now on a forward takes the tokens behind those of the cache, appends them to it, and returns
+ * the logits behind the last token alone, [B,1,vocabulary]. NULL: the ordinary forward. */
+void td_gpt_use_cache(td_module *gpt, const td_gpt_cache *cache);
+
+/* Fills in the preset's sizes and checks all. */
+td_status td_gpt_options_complete(td_gpt_options *o);
+/* Options from a text, "gpt2 layers=6 rope", and a complete set of options as a text. */
+td_status td_gpt_options_read(const char *text, td_gpt_options *o);
+void td_gpt_options_write(const td_gpt_options *o, char *text, size_t size);
+const char *td_gpt_preset(int i); /* the name */
+enum { TD_GPT_PRESETS = 6, TD_GPT_TEXT = 320 /* bytes of such a text */ };
+
+bool td_is_gpt(const td_module *m);
+
+#endif
