@@ -67,8 +67,10 @@ LIB_SRC  := $(filter-out $(APART),$(call sources,$(ROOMS),*.c))
 CUDA_C   := $(if $(filter tensor,$(ROOMS)),$(call sources,tensor/cuda,*.c))
 CUDA_CU  := $(if $(filter tensor,$(ROOMS)),$(call sources,tensor/cuda,*.cu))
 # Programs: the lessons in apps/, the tools in apps/tools/, whose folders have what they share.
-COMMON   := $(sort $(wildcard apps/tools/*/*.c))
-APP_SRC  := $(sort $(wildcard apps/*.c apps/tools/*.c))
+# examples/speedrun is a program with parts of its own, which tests use, too.
+SPEEDRUN := examples/speedrun/cifar_speedrun.c
+COMMON   := $(sort $(wildcard apps/tools/*/*.c) $(filter-out $(SPEEDRUN),$(wildcard examples/speedrun/*.c)))
+APP_SRC  := $(sort $(wildcard apps/*.c apps/tools/*.c) $(SPEEDRUN))
 # Tests, wherever in tests/ they lie. Their programs are build/VARIANT/tests/NAME.
 TEST_SRC := $(call sources,tests,test_*.c)
 LONG_SRC := $(call sources,tests,long_*.c)
@@ -186,7 +188,7 @@ $(B)/%.o: %.c $(FLAGS)
 
 # How a folder is optimized: for speed (-O3) where it computes, for size (-Os) where it handles words, files and
 # sockets, and -O2 everywhere else. Files that differ from their folder are named in full.
-FAST  := tensor/cpu/% tensor/cuda/% dist/sync_bn/% tests/% tensor/random.c tensor/access.c nn/extra/whitening.c \
+FAST  := tensor/cpu/% tensor/cuda/% dist/sync_bn/% tests/% tensor/random.c tensor/access.c examples/speedrun/whitening.c \
          data/augment.c data/images_memory.c data/images/bitmap_jpeg.c data/images/jitter.c data/images/resample.c \
          dist/comm/engines/reduce_math.c dist/comm/engines/p2p/reduce.c dist/ddp/extra/codec_half.c \
          dist/ddp/extra/codec_powersgd.c
@@ -266,7 +268,8 @@ $(B)/tests/libhelp.a: $(call objects,$(HELP_SRC))
 
 link = $(call say,LINK,$@)$(CC) $(ALL_CFLAGS) $(SMALL_LD) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^)
 
-$(call programs,$(filter-out apps/tools/%,$(APP_SRC))): $(B)/apps/%: $(B)/apps/%.o
+$(call programs,$(filter-out apps/tools/% examples/%,$(APP_SRC))): $(B)/apps/%: $(B)/apps/%.o
+$(B)/apps/cifar_speedrun: $(B)/examples/speedrun/cifar_speedrun.o
 $(patsubst apps/tools/%.c,$(B)/apps/%,$(filter apps/tools/%,$(APP_SRC))): $(B)/apps/%: $(B)/apps/tools/%.o
 $(filter-out $(SCRIPTS),$(APPS)): $(call objects,$(COMMON)) $(LIB)
 	$(link) $(ALL_LIBS)
@@ -370,8 +373,8 @@ docs: ## the API by module, from the headers: build/docs/html (needs doxygen)
 # The public headers beside tandem.h, and all that they reach, as the compiler lists them.
 PUBLIC  := tandem.h tensor/extend.h tensor/f16.h tensor/extra/dlpack.h tensor/extra/dlpack_abi.h tensor/tune/tune.h tensor/graph/captured.h \
            tensor/observe/profile.h tensor/observe/memory_plan.h tensor/observe/watch.h tensor/hooks.h autograd/tape.h autograd/hooks.h autograd/gradcheck.h \
-           nn/module.h nn/around.h nn/onnx/onnx.h nn/io/safetensors.h nn/extra/ema.h nn/extra/scaler.h nn/extra/muon.h nn/extra/layers.h nn/extra/optimizers.h nn/extra/compact.h nn/extra/schedules.h nn/extra/lookahead.h \
-           nn/extra/inspect.h nn/models/zoo/airbench.h \
+           nn/module.h nn/around.h nn/onnx/onnx.h nn/io/safetensors.h nn/extra/ema.h nn/extra/scaler.h nn/extra/muon.h nn/extra/layers.h nn/extra/optimizers.h nn/extra/compact.h nn/extra/schedules.h \
+           nn/extra/inspect.h \
            dist/comm/store.h dist/comm/collectives.h dist/comm/mesh.h dist/ddp/codec.h dist/ddp/extra.h dist/graph/captured.h dist/trace.h \
            data/inspect.h
 headers = $(sort $(filter %.h %.def,$(shell $(CC) -I. -MM $(PUBLIC))))

@@ -15,8 +15,8 @@
  *                                 tensor/graph/captured.h, tensor/tune/tune.h
  *   averaged weights, fp16        nn/extra/ema.h, nn/extra/scaler.h
  *   more optimizers, schedules     nn/extra/optimizers.h, nn/extra/compact.h, nn/extra/muon.h,
- *                                 nn/extra/lookahead.h, nn/extra/schedules.h, nn/extra/inspect.h
- *   more layers and models        nn/extra/layers.h, nn/models/zoo/airbench.h
+ *                                 nn/extra/schedules.h, nn/extra/inspect.h
+ *   more layers and models        nn/extra/layers.h
  *   communication                 dist/comm/collectives.h, dist/comm/mesh.h, dist/comm/store.h,
  * dist/ddp/codec.h, dist/ddp/extra.h, dist/graph/captured.h, dist/trace.h */
 #ifndef TANDEM_H

@@ -21,7 +21,7 @@ typedef struct td_module_node {
     bool failed;             /* something could not be added: td_module_finish gives up */
     td_params *params;       /* of the top of a model; made by td_parameters */
     const td_around *around; /* the outermost; NULL: none */
-    /* What td_model or td_airbench made the model with. */
+    /* What td_model made the model with. */
     td_model_record record;
 } td_module_node;
 

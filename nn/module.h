@@ -97,11 +97,6 @@ void td_init_kaiming_normal_fan_in_(td_tensor *weight);
 /* nn.init.dirac_ for the first `filters` filters of weight [O,I,KH,KW] (at most I of them): filter
  * i passes input channel i on. The other filters keep their values. */
 void td_init_dirac_(td_tensor *weight, int64_t filters);
-/* Filters [2 I KH KW, I,KH,KW] that whiten patches of images [N,I,H,W] (f32, on the CPU):
- * eigenvectors of the patches' covariance (no mean is subtracted), divided by sqrt(eigenvalue +
- * eps), the largest first; then the same with the opposite sign. */
-td_status td_init_whitening_(td_tensor *weight, const td_tensor *images, double eps);
-
 /* ---- walking a model ---- */
 
 /* Calls fn for the module and all below, parents first, with the path ("" at the top). */
@@ -134,16 +129,14 @@ td_module *td_nn_scale(double factor); /* x * factor */
 
 const char *td_model_name(int i); /* the names, i from 0; NULL past the last */
 
-/* The arguments with which td_model or td_airbench made a model. td_checkpoint_save and
+/* The arguments with which td_model made a model. td_checkpoint_save and
  * td_save write the record as metadata ("model.arch", ...), and td_load_model makes the model again
  * from it. */
 typedef struct td_model_record {
-    const char *arch; /* "resnet50", "airbench94"; NULL: the model was made in another way */
+    const char *arch; /* "resnet50"; NULL: the model was made in another way */
     int64_t classes;
     td_stem stem;
     int64_t image_size; /* 0: the default */
-    int64_t widths[3];  /* of td_airbench's blocks */
-    bool unit_head;     /* td_airbench's option */
 } td_model_record;
 td_model_record td_model_record_of(const td_module *m);
 

@@ -242,8 +242,8 @@ void td_params_free(td_params *params, td_site at)
     }
     TD_REQUIRE(
         params->extra_count == 0, at,
-        "td_module_free: an optimizer (or td_ema, td_lookahead) still uses the parameters of "
-        "this model: free that first (td_optim_free), and the model last");
+        "td_module_free: an optimizer (or td_ema) still uses the parameters of this model: free "
+        "that first (td_optim_free), and the model last");
     for (int i = 0; i < params->count; i++) {
         free((char *)(uintptr_t)params->items[i].name);
         td_free(params->grads[i]);

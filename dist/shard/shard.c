@@ -330,8 +330,8 @@ static td_divided zero_check(const td_strategy *self, const td_ddp_options *ddp,
     const td_params *params = ddp->model != NULL ? td_params_laid_out(ddp->model) : NULL;
     TD_REQUIRE(o->stage == TD_SHARD_NONE || params == NULL || td_params_state_count(params) == 0,
                at,
-               "td_ddp: with td_zero, optimizers and averages of the weights (td_ema_new, "
-               "td_lookahead) are made after td_ddp");
+               "td_ddp: with td_zero, optimizers and averages of the weights (td_ema_new) "
+               "are made after td_ddp");
     return (td_divided)o->stage;
 }
 

@@ -1,4 +1,4 @@
-/* A second copy of a model's values that follows them: what td_ema and td_lookahead share. The
+/* A second copy of a model's values that follows them: for td_ema and examples/speedrun. The
  * copies of the parameters are flat, like an optimizer's state, so that they move along when the
  * parameters get another order in memory. Users do not include this. */
 #ifndef TD_NN_EXTRA_AVERAGE_H

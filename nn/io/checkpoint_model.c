@@ -1,13 +1,12 @@
 /* Files of a model alone, and models made from files. */
 #include "nn/io/records.h"
 #include "nn/models/models.h"
-#include "nn/models/zoo/airbench.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_CLASSES = 100000, MOST_SIDE = 8192, MOST_WIDTH = 4096 };
+enum { MOST_CLASSES = 100000, MOST_SIDE = 8192 };
 
 /* ---- opening ---- */
 
@@ -99,22 +98,6 @@ static void look_at_shapes(const td_safetensors *file, td_model_record *r)
     }
 }
 
-static td_status read_widths(const td_safetensors *file, const char *path, td_model_record *r)
-{
-    const char *text = td_safetensors_metadata(file, TD_KEY_WIDTHS);
-    int used = 0;
-    bool right = text != NULL &&
-                 sscanf(text, "%4" SCNd64 " %4" SCNd64 " %4" SCNd64 "%n", &r->widths[0],
-                        &r->widths[1], &r->widths[2], &used) == 3 &&
-                 text[used] == '\0';
-    for (int i = 0; i < 3; i++) {
-        right = right && r->widths[i] > 0 && r->widths[i] <= MOST_WIDTH;
-    }
-    return right ? TD_OK
-                 : td_fail(TD_E_FORMAT, "'%s': %s is '%.40s', not three widths from 1 to %d", path,
-                           TD_KEY_WIDTHS, text != NULL ? text : "", MOST_WIDTH);
-}
-
 static td_status read_record(const td_safetensors *file, const td_load_model_options *o,
                              td_model_record *r)
 {
@@ -132,7 +115,6 @@ static td_status read_record(const td_safetensors *file, const td_load_model_opt
     look_at_shapes(file, r);
     TD_TRY(read_number(file, o->path, TD_KEY_CLASSES, MOST_CLASSES, r->classes, &r->classes));
     TD_TRY(read_number(file, o->path, TD_KEY_IMAGE_SIZE, MOST_SIDE, r->image_size, &r->image_size));
-    r->unit_head = td_safetensors_metadata(file, TD_KEY_UNIT_HEAD) != NULL;
     if (r->classes < 1 || r->classes > MOST_CLASSES) {
         return td_fail(TD_E_FORMAT,
                        "'%s': no weights of a classifier in it: is this a model's file?", o->path);
@@ -143,20 +125,7 @@ static td_status read_record(const td_safetensors *file, const td_load_model_opt
                        "; at most %d is possible",
                        o->path, r->image_size, MOST_SIDE);
     }
-    return strcmp(r->arch, TD_AIRBENCH) == 0 ? read_widths(file, o->path, r) : TD_OK;
-}
-
-static td_module *make_model(const td_model_record *r)
-{
-    if (strcmp(r->arch, TD_AIRBENCH) != 0) {
-        return td_model(r->arch, .classes = r->classes, .stem = r->stem,
-                        .image_size = r->image_size, .blank = true);
-    }
-    bool blank = td_init_blank(true);
-    td_module *m = td_airbench(r->classes, .widths = { r->widths[0], r->widths[1], r->widths[2] },
-                               .unit_head = r->unit_head);
-    td_init_blank(blank);
-    return m;
+    return TD_OK;
 }
 
 td_module *td_load_model_at(td_load_model_options options, td_site at)
@@ -166,8 +135,12 @@ td_module *td_load_model_at(td_load_model_options options, td_site at)
     if (td_checkpoint_open(options.path, &file) != TD_OK) {
         return NULL;
     }
-    td_model_record record;
-    td_module *m = read_record(file, &options, &record) == TD_OK ? make_model(&record) : NULL;
+    td_model_record r;
+    td_module *m = NULL;
+    if (read_record(file, &options, &r) == TD_OK) {
+        m = td_model(r.arch, .classes = r.classes, .stem = r.stem, .image_size = r.image_size,
+                     .blank = true);
+    }
     td_safetensors_close(file);
     if (m != NULL && td_load_at(options.path, m, at) != TD_OK) {
         td_module_free(m);

@@ -221,13 +221,6 @@ static void list_notes(td_records *l, const td_checkpoint_options *c)
     if (r.image_size > 0) {
         note(l, TD_KEY_IMAGE_SIZE, td_format("%" PRId64, r.image_size));
     }
-    if (r.widths[0] > 0) {
-        note(l, TD_KEY_WIDTHS,
-             td_format("%" PRId64 " %" PRId64 " %" PRId64, r.widths[0], r.widths[1], r.widths[2]));
-    }
-    if (r.unit_head) {
-        note(l, TD_KEY_UNIT_HEAD, td_format("yes"));
-    }
     for (int i = 0; i < c->metadata_count; i++) {
         note(l, c->metadata[i].key, td_format("%s", c->metadata[i].value));
     }

@@ -44,8 +44,6 @@
 #define TD_KEY_CLASSES "model.classes"       /* decimal */
 #define TD_KEY_STEM "model.stem"             /* "cifar" or "imagenet" */
 #define TD_KEY_IMAGE_SIZE "model.image_size" /* decimal; missing: 0 */
-#define TD_KEY_WIDTHS "model.widths"         /* airbench94's: "64 256 256" */
-#define TD_KEY_UNIT_HEAD "model.unit_head"   /* airbench94's; missing: not */
 
 /* The version of files that td_checkpoint_save writes, and the newest that is read. A change that
  * today's readers would misread, or miss, gets the next number. */

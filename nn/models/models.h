@@ -18,8 +18,6 @@ typedef struct td_model_family {
 extern const td_model_family td_resnet_family, td_densenet_family, td_efficientnet_family,
     td_regnet_family, td_botnet_family, td_gpt_family;
 
-#define TD_AIRBENCH "airbench94" /* the record's name for td_airbench, which td_model has not */
-
 /* Notes what a model was made with, and returns the model. m NULL: nothing happens. */
 td_module *td_model_set_record(td_module *m, td_model_record record);
 

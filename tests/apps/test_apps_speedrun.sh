@@ -32,8 +32,8 @@ same 'the same losses' "$work/losses" "$work/losses2"
 works 'muon, two runs' "$app" $few --epochs 4 --recipe muon --runs 2 --plain-test --save-model model
 learns muon 40
 says 'mean of the runs' '^== 2 runs: mean [0-9.]+%, standard deviation [0-9.]+$'
-works 'predict takes its model' "$apps/predict" model "$OLDPWD/tests/pictures/rgb.png"
-says 'and knows the classes' '%  [a-z]+$'
+fails 'its weights are for programs that make the net' 1 'does not say which model' \
+    "$apps/predict" model "$OLDPWD/tests/pictures/rgb.png"
 # The control: without training there is nothing to be seen.
 # shellcheck disable=SC2086
 works 'a single step' "$app" $few --epochs 0.01

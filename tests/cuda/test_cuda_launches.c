@@ -34,7 +34,7 @@
 #include "autograd/hooks.h"
 #include "autograd/ops/params.h"
 #include "autograd/tape.h"
-#include "nn/models/zoo/airbench.h"
+#include "examples/speedrun/airbench.h"
 #include "tandem.h"
 #include "tensor/extend.h"
 
@@ -196,7 +196,7 @@ static void test_resnet50(void **state)
 static void test_airbench94(void **state)
 {
     (void)state;
-    check(td_airbench(10), 1024, 32, (bounds){ 78, 1.013, 1 });
+    check(airbench_new(10), 1024, 32, (bounds){ 78, 1.013, 1 });
 }
 
 /* ---- each operation alone ---- */

@@ -1,6 +1,7 @@
 /* Models that are larger than a process's memory: deferred initialisation, and windows in files. */
 #include "nn/internal.h"
-#include "nn/models/zoo/airbench.h"
+#include "examples/speedrun/airbench.h"
+#include "examples/speedrun/whitening.h"
 #include "nn/module.h"
 #include "nn/params.h"
 #include "tensor/clock.h"
@@ -51,7 +52,7 @@ static td_module *airbench(bool unit_head, bool defers)
 {
     td_manual_seed(3);
     td_defer_init(defers);
-    td_module *net = td_airbench(.classes = 10, .widths = { 26, 28, 30 }, .unit_head = unit_head);
+    td_module *net = airbench_new(.classes = 10, .widths = { 26, 28, 30 }, .unit_head = unit_head);
     td_defer_init(false);
     return net;
 }
@@ -279,7 +280,7 @@ static void test_deferred_values_are_not_there(void **state)
     td_defer_init(false);
     td_tensor *images = td_full(TD_SHAPE(2, 3, 4, 4), 0.5, TD_F32, TD_CPU);
     expect_fatal("has no values yet: it was made after td_defer_init(true)",
-                 td_init_whitening_(whitens->tensors[0].tensor, images, 1e-3));
+                 whitening_init(whitens->tensors[0].tensor, images, 1e-3));
     td_module_free(whitens);
     td_free(images);
     td_step_begin();

@@ -4,7 +4,6 @@
 #include "tandem.h"
 #include "tests/help/expect_fatal.h"
 #include "tests/help/temp_folder.h"
-#include "nn/models/zoo/airbench.h"
 #include "nn/module.h"
 #include "nn/io/safetensors.h"
 #include "tensor/extend.h"
@@ -134,8 +133,6 @@ static void test_mistakes(void **state)
     assert_error_says("nameless", "does not say which model", "arch", "a model of your own", NULL);
     assert_null(td_load_model(path, .arch = "resnet81"));
     assert_error_says("resnet18", NULL);
-    assert_null(td_load_model(path, .arch = "airbench94"));
-    assert_error_says("model.widths", NULL);
     td_module_free(net);
 }
 
@@ -164,8 +161,6 @@ static void come_back(td_module *net, const char *arch, const char *classes, con
     assert_int_equal(a.classes, b.classes);
     assert_int_equal(a.stem, b.stem);
     assert_int_equal(a.image_size, b.image_size);
-    assert_memory_equal(a.widths, b.widths, sizeof a.widths);
-    assert_int_equal(a.unit_head, b.unit_head);
     td_module_free(made);
     td_module_free(net);
 }
@@ -178,8 +173,6 @@ static void test_models_come_back(void **state)
     come_back(td_model("efficientnet_b0", .classes = 2, .blank = true), "efficientnet_b0", "2",
               "imagenet");
     come_back(td_model("botnet50", .classes = 5, .image_size = 64, .blank = true), "botnet50", "5",
-              "imagenet");
-    come_back(td_airbench(10, .widths = { 8, 16, 24 }, .unit_head = true), "airbench94", "10",
               "imagenet");
 }
 
@@ -298,10 +291,6 @@ static void test_bad_records(void **state)
         { "resnet18", "model.classes", "0", "no weights of a classifier" },
         { "resnet18", "model.classes", "100000000000", "not a number from 0 to" },
         { "botnet50", "model.image_size", "-7", "model.image_size is '-7'" },
-        { "airbench94", "model.widths", "8 16", "model.widths is '8 16', not three widths" },
-        { "airbench94", "model.widths", "8 16 9999", "not three widths from 1 to 4096" },
-        { "airbench94", "model.widths", "8 0 8", "not three widths" },
-        { "airbench94", "model.widths", "8 8 99999999999999999999", "not three widths" },
     };
     const float weight[] = { 1, 2 };
     const td_safetensors_entry entry = { "weight", TD_F32, TD_SHAPE(1, 2), weight, sizeof weight };

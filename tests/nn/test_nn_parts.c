@@ -1,6 +1,5 @@
 /* Which modules of a model are its blocks, stages and stem: the models of td_model are held against
  * torchvision's names, and in a model of a user's own marks count, not names. */
-#include "nn/models/zoo/airbench.h"
 #include "nn/module.h"
 #include "tandem.h"
 
@@ -18,7 +17,7 @@ static const struct {
     const char *begin;
     int depth;
 } places[] = {
-    { "layer", 1 },               /* ResNets, ResNeXts, BoTNet, airbench */
+    { "layer", 1 },               /* ResNets, ResNeXts, BoTNet */
     { "features.denseblock", 2 }, /* DenseNets */
     { "features.transition", 2 },
     { "features.", 2 },          /* EfficientNet */
@@ -84,7 +83,6 @@ static void test_every_model(void **state)
     }
     td_defer_init(before);
     assert_int_equal(count, 18);
-    check_model(td_airbench(10), "airbench");
 }
 
 static td_module *two_layers(void)

@@ -2,7 +2,7 @@
 #include "tandem.h"
 #include "tests/help/expect_fatal.h"
 #include "autograd/hooks.h"
-#include "nn/extra/lookahead.h"
+#include "examples/speedrun/lookahead.h"
 #include "nn/extra/muon.h"
 #include "tensor/extend.h"
 #include "nn/module.h"
@@ -337,7 +337,7 @@ static void test_lookahead(void **state)
     td_module *net = bare(TD_F64);
     td_params *params = td_parameters(net);
     td_state_list list = td_module_state(net);
-    td_lookahead *lookahead = td_lookahead_new(net);
+    lookahead *ahead = lookahead_new(net);
     double slow[5][MOST], fast[MOST];
     for (int k = 0; k < list.count; k++) {
         td_read(list.items[k].tensor, slow[k], TD_F64);
@@ -353,8 +353,8 @@ static void test_lookahead(void **state)
             }
             td_write(t, fast, TD_F64);
         }
-        td_lookahead_set_decay(lookahead, decays[round]);
-        td_lookahead_update(lookahead);
+        lookahead_set_decay(ahead, decays[round]);
+        lookahead_update(ahead);
         for (int k = 0; k < list.count; k++) {
             td_tensor *t = list.items[k].tensor;
             td_read(t, fast, TD_F64);
@@ -366,8 +366,8 @@ static void test_lookahead(void **state)
             assert_int_equal(td_params_reorder(params, (int[]){ 2, 3, 0, 1 }), TD_OK);
         }
     }
-    expect_fatal("decay 1.5", td_lookahead_set_decay(lookahead, 1.5));
-    td_lookahead_free(lookahead);
+    expect_fatal("decay 1.5", lookahead_set_decay(ahead, 1.5));
+    lookahead_free(ahead);
     td_state_list_free(&list);
     td_module_free(net);
 }

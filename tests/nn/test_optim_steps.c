@@ -486,7 +486,7 @@ static void test_a_model_outlives_its_optimizer(void **state)
     (void)state;
     open_job(&wrong_order, TD_F32);
     too_late = td_adam(wrong_order.params);
-    expect_fatal("an optimizer (or td_ema, td_lookahead) still uses the parameters",
+    expect_fatal("an optimizer (or td_ema) still uses the parameters",
                  td_module_free(wrong_order.net));
     assert_non_null(strstr(fatal_message(), "free that first (td_optim_free), and the model last"));
 }

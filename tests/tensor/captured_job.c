@@ -109,7 +109,7 @@ void captured_job_open(captured_job *job, captured_kind kind)
         open_loader(job);
     }
     if (kind.lookahead) {
-        job->lookahead = td_lookahead_new(job->net);
+        job->lookahead = lookahead_new(job->net);
         assert_non_null(job->lookahead);
     }
     if (kind.scaler) {
@@ -129,7 +129,7 @@ void captured_job_close(captured_job *job)
 {
     td_ema_free(job->ema);
     td_scaler_free(job->scaler);
-    td_lookahead_free(job->lookahead);
+    lookahead_free(job->lookahead);
     td_optim_free(job->optim);
     td_module_free(job->net);
     td_mesh_free(job->mesh);
@@ -183,7 +183,7 @@ static void prepare(captured_job *job, int tail)
                              .warmup_factor = 0.1 };
     td_optim_set_lr(job->optim, td_schedule_lr(&schedule, (double)job->steps));
     if (job->lookahead != NULL) {
-        td_lookahead_set_decay(job->lookahead, 0.9 - 0.01 * (double)job->steps);
+        lookahead_set_decay(job->lookahead, 0.9 - 0.01 * (double)job->steps);
     }
     job->steps++;
 }
@@ -220,7 +220,7 @@ static void learn(captured_job *job, td_tensor *loss)
         td_ema_update(job->ema);
     }
     if (now.ahead) {
-        td_lookahead_update(job->lookahead);
+        lookahead_update(job->lookahead);
     }
 }
 

@@ -6,7 +6,7 @@
 
 #include "nn/extra/ema.h"
 #include "nn/extra/scaler.h"
-#include "nn/extra/lookahead.h"
+#include "examples/speedrun/lookahead.h"
 #include "dist/comm/mesh.h"
 #include "tandem.h"
 #include "tensor/graph/captured.h"
@@ -41,7 +41,7 @@ typedef struct captured_job {
     td_optim *optim;
     td_ema *ema;
     td_scaler *scaler;
-    td_lookahead *lookahead;
+    lookahead *lookahead;
     td_tensor *x[2], *y[2]; /* a full batch, and a smaller one */
     td_dataset *data;       /* and these, of kind.loader */
     td_loader *loader;

@@ -1,8 +1,8 @@
 /* The network of airbench94 (Jordan 2024, "94% on CIFAR-10 in 3.29 seconds on a single GPU"): a
  * frozen whitening convolution, then three blocks of two 3x3 convolutions that start by handing
  * their input on. */
-#include "nn/models/models.h"
-#include "nn/models/zoo/airbench.h"
+#include "examples/speedrun/airbench.h"
+#include "nn/internal.h"
 
 #include <math.h>
 
@@ -91,15 +91,15 @@ static void normalise_spread(td_tensor *weight)
     }
 }
 
-td_module *td_airbench_at(td_airbench_options options, td_site at)
+td_module *airbench_new_at(airbench_options options, td_site at)
 {
-    const td_airbench_options *o = &options;
+    const airbench_options *o = &options;
     int64_t classes = options.classes;
     int64_t first = o->widths[0] != 0 ? o->widths[0] : 64;
     int64_t second = o->widths[1] != 0 ? o->widths[1] : 256;
     int64_t third = o->widths[2] != 0 ? o->widths[2] : 256;
     TD_REQUIRE(classes > 0 && first > 0 && second > 0 && third > 0, at,
-               "td_airbench: %lld classes and widths %lld, %lld, %lld must be positive",
+               "airbench_new: %lld classes and widths %lld, %lld, %lld must be positive",
                (long long)classes, (long long)first, (long long)second, (long long)third);
     td_module *m = td_module_new(&airbench_type, sizeof(airbench_state));
     if (m == NULL) {
@@ -127,16 +127,13 @@ td_module *td_airbench_at(td_airbench_options options, td_site at)
             normalise_spread(s->head->tensors[0].tensor);
         }
     }
-    return td_model_set_record(m, (td_model_record){ .arch = TD_AIRBENCH,
-                                                     .classes = classes,
-                                                     .widths = { first, second, third },
-                                                     .unit_head = o->unit_head });
+    return m;
 }
 
-td_tensor *td_airbench_whiten(td_module *airbench, bool bias)
+td_tensor *airbench_whiten(td_module *airbench, bool bias)
 {
     TD_REQUIRE(airbench != NULL && airbench->type == &airbench_type, TD_HERE,
-               "td_airbench_whiten: the module is %s, not an Airbench",
+               "airbench_whiten: the module is %s, not an Airbench",
                airbench == NULL ? "NULL" : airbench->type->name);
     return ((const airbench_state *)airbench->state)->whiten->tensors[bias ? 1 : 0].tensor;
 }

@@ -1,11 +1,11 @@
 /* The recipes of the CIFAR-10 speed run (Jordan 2024, airbench94, and its variant with Muon): what
  * is trained how, and how it is tested. */
-#ifndef APPS_TOOLS_SPEEDRUN_H
-#define APPS_TOOLS_SPEEDRUN_H
+#ifndef EXAMPLES_SPEEDRUN_H
+#define EXAMPLES_SPEEDRUN_H
 
 #include "apps/tools/common/runner.h"
 #include "tandem.h"
-#include "nn/extra/lookahead.h"
+#include "examples/speedrun/lookahead.h"
 #include "tensor/graph/captured.h"
 
 enum { SPEEDRUN_CLASSES = 10 };
@@ -38,8 +38,8 @@ typedef struct speedrun {
 
     td_module *net;
     td_optim *optim;
-    td_lookahead *lookahead; /* NULL: the recipe has none */
-    bool ahead;              /* the running step updates it */
+    lookahead *lookahead; /* NULL: the recipe has none */
+    bool ahead;           /* the running step updates it */
     runner runner;
     td_tensor *loss; /* of all samples since it was zeroed; on the net's device */
     int64_t step, steps, whiten_steps;

@@ -1,11 +1,11 @@
 /* The parts of the speed run's network: eigenvalues, whitening, identity filters, batch norm
  * without a weight, and the network itself. */
-#include "nn/extra/whitening.h"
+#include "examples/speedrun/whitening.h"
 #include "nn/around.h"
 #include "autograd/tape.h"
 #include "tandem.h"
 #include "tests/help/expect_fatal.h"
-#include "nn/models/zoo/airbench.h"
+#include "examples/speedrun/airbench.h"
 #include "tensor/extend.h"
 #include "nn/module.h"
 
@@ -37,7 +37,7 @@ static void check_eigen(const double *a, int n)
         work[i] = a[i];
         scale = fmax(scale, fabs(a[i]));
     }
-    td_symmetric_eigen(work, n, values, vectors);
+    symmetric_eigen(work, n, values, vectors);
     for (int k = 0; k < n; k++) {
         assert_true(k == 0 || values[k - 1] >= values[k]);
         for (int i = 0; i < n; i++) {
@@ -75,7 +75,7 @@ static void test_eigen_of_special_matrices(void **state)
     check_eigen((double[]){ 1, 1, 1, 1, 1, 1, 1, 1, 1 }, 3); /* rank one */
     check_eigen((double[]){ 1e-200, 1e-201, 1e-201, 1e-200 }, 2);
     double b[4] = { 2, 1, 1, 2 }, values[2], vectors[4];
-    td_symmetric_eigen(b, 2, values, vectors);
+    symmetric_eigen(b, 2, values, vectors);
     assert_true(fabs(values[0] - 3) < 1e-15 && fabs(values[1] - 1) < 1e-15);
     assert_true(vectors[0] > 0 && fabs(vectors[0] - vectors[1]) < 1e-15); /* the sign is fixed */
     assert_true(vectors[2] > 0 && fabs(vectors[2] + vectors[3]) < 1e-15);
@@ -124,7 +124,7 @@ static void test_whitening(void **state)
     static double moments[24 * 24];
     response_moments(images, weight, moments);
     assert_true(fabs(moments[1]) > 0.01); /* what it was before: correlated */
-    assert_int_equal(td_init_whitening_(weight, images, 1e-9), TD_OK);
+    assert_int_equal(whitening_init(weight, images, 1e-9), TD_OK);
     response_moments(images, weight, moments);
     for (int i = 0; i < 24; i++) {
         for (int j = 0; j < 24; j++) {
@@ -135,12 +135,12 @@ static void test_whitening(void **state)
         }
     }
     /* eps tames what hardly varies: with a large one all responses are small. */
-    assert_int_equal(td_init_whitening_(weight, images, 100.0), TD_OK);
+    assert_int_equal(whitening_init(weight, images, 100.0), TD_OK);
     response_moments(images, weight, moments);
     assert_true(moments[0] < 0.1);
     td_tensor *wrong = td_zeros(TD_SHAPE(23, 3, 2, 2), TD_F32, TD_CPU);
-    expect_fatal("two filters for each", td_init_whitening_(wrong, images, 1e-9));
-    expect_fatal("eps", td_init_whitening_(weight, images, 0.0));
+    expect_fatal("two filters for each", whitening_init(wrong, images, 1e-9));
+    expect_fatal("eps", whitening_init(weight, images, 0.0));
     td_free(wrong);
     td_free(weight);
     td_free(images);
@@ -233,7 +233,7 @@ static void test_network(void **state)
 {
     (void)state;
     td_manual_seed(3);
-    td_module *net = td_airbench(10);
+    td_module *net = airbench_new(10);
     /* By hand: whiten 24*12+24; blocks 24>64, 64>256, 256>256 of 3x3 without bias, two biases of
      * batch norm each; head 2560. */
     int64_t convs = 9 * (24 * 64 + 64 * 64 + 64 * 256 + 256 * 256 + 256 * 256 + 256 * 256);
@@ -242,8 +242,8 @@ static void test_network(void **state)
     td_params *params = td_parameters(net);
     int trained = td_params_count(params) - 1;
     assert_string_equal(td_params_get(params, trained)->name, "whiten.weight");
-    assert_ptr_equal(td_airbench_whiten(net, true), state_named(net, "whiten.bias"));
-    assert_false(td_needs_grad(td_airbench_whiten(net, false)));
+    assert_ptr_equal(airbench_whiten(net, true), state_named(net, "whiten.bias"));
+    assert_false(td_needs_grad(airbench_whiten(net, false)));
     td_tensor *x = td_new_layout(TD_SHAPE(5, 3, 32, 32), TD_F32, TD_IMAGE, TD_CPU);
     td_normal_(x, 0.0, 1.0, td_default_generator());
     td_step_begin();
@@ -255,7 +255,7 @@ static void test_network(void **state)
     }
     td_step_end();
     /* A bias that is frozen later gets no gradient, and the optimizer leaves it alone. */
-    td_tensor *bias = td_airbench_whiten(net, true);
+    td_tensor *bias = airbench_whiten(net, true);
     td_requires_grad(bias, false);
     td_optim *optim = td_sgd(params, .lr = 0.1, .weight_decay = 0.1);
     td_zero_grad(optim);
@@ -293,7 +293,7 @@ static void test_watched_activation(void **state)
 {
     (void)state;
     td_manual_seed(3);
-    td_module *net = td_airbench(10), *group = net->children[1]->children[1];
+    td_module *net = airbench_new(10), *group = net->children[1]->children[1];
     td_tensor *x = td_new_layout(TD_SHAPE(5, 3, 32, 32), TD_F32, TD_IMAGE, TD_CPU);
     td_normal_(x, 0.0, 1.0, td_default_generator());
     float logits[2][50];
@@ -316,7 +316,7 @@ static void test_watched_activation(void **state)
 static void test_unit_head(void **state)
 {
     (void)state;
-    td_module *net = td_airbench(10, .unit_head = true);
+    td_module *net = airbench_new(10, .unit_head = true);
     td_tensor *head = state_named(net, "head.weight");
     static double w[2560];
     td_read(head, w, TD_F64);
@@ -341,5 +341,5 @@ int main(void)
         cmocka_unit_test(test_watched_activation),
         cmocka_unit_test(test_unit_head),
     };
-    return cmocka_run_group_tests_name("nn: the speed run's network", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("speed run: the network", tests, NULL, NULL);
 }

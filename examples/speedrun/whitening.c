@@ -1,6 +1,5 @@
-/* A first convolution that whitens: what comes out of it for patches of the given images is
- * uncorrelated and of variance 1. */
-#include "nn/extra/whitening.h"
+/* A first convolution that whitens: eigenvectors by Jacobi's method, and filters made of them. */
+#include "examples/speedrun/whitening.h"
 #include "nn/internal.h"
 #include "tensor/extend.h"
 
@@ -93,7 +92,7 @@ static void point_up(double *vector, int n)
     vector[largest] = fabs(vector[largest]);
 }
 
-void td_symmetric_eigen(double *a, int n, double *values, double *vectors)
+void symmetric_eigen(double *a, int n, double *values, double *vectors)
 {
     for (int i = 0; i < n * n; i++) {
         vectors[i] = i % (n + 1) == 0 ? 1.0 : 0.0;
@@ -161,18 +160,18 @@ static void check(const td_tensor *weight, const td_tensor *images, double eps)
     TD_REQUIRE(weight->ndim == 4 &&
                    weight->shape[0] == 2 * weight->shape[1] * weight->shape[2] * weight->shape[3],
                TD_HERE,
-               "td_init_whitening_: the weight is %s; it needs two filters for each element of a "
+               "whitening_init: the weight is %s; it needs two filters for each element of a "
                "patch, [2 I KH KW, I, KH, KW]",
                td_describe(weight));
     TD_REQUIRE(images->ndim == 4 && images->shape[0] > 0 && images->shape[1] == weight->shape[1] &&
                    images->shape[2] >= weight->shape[2] && images->shape[3] >= weight->shape[3],
-               TD_HERE, "td_init_whitening_: images %s do not go with filters %s",
-               td_describe(images), td_describe(weight));
-    TD_REQUIRE(eps > 0.0, TD_HERE, "td_init_whitening_: eps is %g; it must be positive", eps);
+               TD_HERE, "whitening_init: images %s do not go with filters %s", td_describe(images),
+               td_describe(weight));
+    TD_REQUIRE(eps > 0.0, TD_HERE, "whitening_init: eps is %g; it must be positive", eps);
     td_check_alive(weight, TD_HERE); /* not deferred */
 }
 
-td_status td_init_whitening_(td_tensor *weight, const td_tensor *images, double eps)
+td_status whitening_init(td_tensor *weight, const td_tensor *images, double eps)
 {
     check(weight, images, eps);
     size_t d = (size_t)(td_numel(weight) / weight->shape[0]);
@@ -186,7 +185,7 @@ td_status td_init_whitening_(td_tensor *weight, const td_tensor *images, double 
         double *vectors = covariance + d * d, *filters = vectors + d * d;
         td_read(images, pictures, TD_F32);
         patch_covariance(pictures, images, weight, patch, covariance);
-        td_symmetric_eigen(covariance, (int)d, values, vectors);
+        symmetric_eigen(covariance, (int)d, values, vectors);
         write_filters(weight, values, vectors, filters, eps);
     }
     free(pictures);

@@ -1,26 +1,26 @@
 /* Lookahead: slow weights that follow the trained weights. */
-#include "nn/extra/lookahead.h"
+#include "examples/speedrun/lookahead.h"
 #include "nn/extra/average.h"
 
 #include <stdlib.h>
 
-struct td_lookahead {
+struct lookahead {
     td_average slow;
     double decay;
 };
 
-td_lookahead *td_lookahead_new(td_module *model)
+lookahead *lookahead_new(td_module *model)
 {
-    td_lookahead *l = calloc(1, sizeof *l);
+    lookahead *l = calloc(1, sizeof *l);
     if (l == NULL || !td_average_begin(&l->slow, model)) {
-        td_lookahead_free(l);
+        lookahead_free(l);
         td_fail(TD_E_NOMEM, "no memory for lookahead's second copy of the weights");
         return NULL;
     }
     return l;
 }
 
-void td_lookahead_free(td_lookahead *l)
+void lookahead_free(lookahead *l)
 {
     if (l != NULL) {
         td_average_end(&l->slow);
@@ -28,17 +28,17 @@ void td_lookahead_free(td_lookahead *l)
     }
 }
 
-void td_lookahead_set_decay(td_lookahead *l, double decay)
+void lookahead_set_decay(lookahead *l, double decay)
 {
     TD_REQUIRE(decay >= 0.0 && decay <= 1.0, TD_HERE,
-               "td_lookahead_set_decay: decay %g is not in [0, 1]", decay);
+               "lookahead_set_decay: decay %g is not in [0, 1]", decay);
     l->decay = decay;
 }
 
 /* A decay of 1 leaves the slow weights alone. */
 static void fill_slices(void *user, void *numbers)
 {
-    const td_lookahead *l = user;
+    const lookahead *l = user;
     td_optim_slice *slices = numbers;
     int count = td_average_fill(&l->slow, slices, l->decay);
     for (int i = 0; i < count; i++) {
@@ -46,7 +46,7 @@ static void fill_slices(void *user, void *numbers)
     }
 }
 
-void td_lookahead_update(td_lookahead *l)
+void lookahead_update(lookahead *l)
 {
-    td_average_update(&l->slow, fill_slices, l, true, "td_lookahead_update");
+    td_average_update(&l->slow, fill_slices, l, true, "lookahead_update");
 }

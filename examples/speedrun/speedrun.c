@@ -1,7 +1,8 @@
 /* The recipes of the CIFAR-10 speed run: model, optimizers, schedule and test. */
-#include "apps/tools/speedrun/speedrun.h"
-#include "nn/models/zoo/airbench.h"
+#include "examples/speedrun/speedrun.h"
+#include "examples/speedrun/airbench.h"
 #include "nn/extra/muon.h"
+#include "examples/speedrun/whitening.h"
 #include "nn/module.h"
 #include "data/inspect.h"
 
@@ -119,13 +120,13 @@ static int64_t scaled(int64_t channels, double width)
 static td_status make_net(speedrun *s)
 {
     double width = s->width;
-    s->net = td_airbench(SPEEDRUN_CLASSES,
-                         .widths = { scaled(64, width), scaled(256, width), scaled(256, width) },
-                         .unit_head = s->recipe->muon);
+    s->net = airbench_new(SPEEDRUN_CLASSES,
+                          .widths = { scaled(64, width), scaled(256, width), scaled(256, width) },
+                          .unit_head = s->recipe->muon);
     if (s->net == NULL) {
         return TD_E_NOMEM;
     }
-    TD_TRY(td_init_whitening_(td_airbench_whiten(s->net, false), s->images, 5e-4));
+    TD_TRY(whitening_init(airbench_whiten(s->net, false), s->images, 5e-4));
     return td_module_to(s->net, s->device, TD_F32);
 }
 
@@ -139,7 +140,7 @@ td_status speedrun_begin(speedrun *s)
     TD_TRY(make_net(s));
     (s->recipe->muon ? begin_muon : begin_sgd)(s);
     s->loss = td_zeros(TD_SCALAR, TD_F32, s->device);
-    s->lookahead = s->recipe->lookahead ? td_lookahead_new(s->net) : NULL;
+    s->lookahead = s->recipe->lookahead ? lookahead_new(s->net) : NULL;
     s->runner = (runner){ .step = learn, .user = s };
     if (s->optim == NULL || s->loss == NULL || (s->lookahead == NULL && s->recipe->lookahead)) {
         return TD_E_NOMEM;
@@ -156,7 +157,7 @@ static bool looks_ahead(speedrun *s)
         return false;
     }
     double done = (double)(s->step + 1) / (double)s->steps;
-    td_lookahead_set_decay(s->lookahead, pow(0.95, EVERY) * pow(done, 3));
+    lookahead_set_decay(s->lookahead, pow(0.95, EVERY) * pow(done, 3));
     return true;
 }
 
@@ -174,7 +175,7 @@ static td_status learn(void *user, td_tensor *const *inputs, td_tensor **results
     td_optim_step(s->optim);
     td_add_(s->loss, td_detach(sum));
     if (s->ahead) {
-        td_lookahead_update(s->lookahead);
+        lookahead_update(s->lookahead);
     }
     return TD_OK;
 }
@@ -190,7 +191,7 @@ static td_status wait_for_steps(speedrun *s, bool all)
 /* From now on it is another step. */
 static td_status freeze_whitening(speedrun *s)
 {
-    td_requires_grad(td_airbench_whiten(s->net, true), false);
+    td_requires_grad(airbench_whiten(s->net, true), false);
     TD_TRY(wait_for_steps(s, true));
     if (s->runner.captured != NULL) {
         td_captured_forget(s->runner.captured);
@@ -215,8 +216,8 @@ td_status speedrun_finish(speedrun *s)
 {
     TD_TRY(wait_for_steps(s, true));
     if (s->lookahead != NULL) {
-        td_lookahead_set_decay(s->lookahead, 1.0);
-        td_lookahead_update(s->lookahead);
+        lookahead_set_decay(s->lookahead, 1.0);
+        lookahead_update(s->lookahead);
     }
     runner_end(&s->runner);
     return TD_OK;
@@ -226,7 +227,7 @@ void speedrun_free(speedrun *s)
 {
     td_captured_free(s->runner.captured);
     td_free(s->loss);
-    td_lookahead_free(s->lookahead);
+    lookahead_free(s->lookahead);
     td_optim_free(s->optim);
     td_module_free(s->net);
     *s = (speedrun){ 0 };
