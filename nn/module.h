@@ -40,8 +40,6 @@ typedef struct td_named_tensor {
     const char *name; /* within its module: "weight"; in td_state_list: the whole path */
     td_tensor *tensor;
     bool buffer; /* not trained */
-    int owner;   /* of an extra tensor of td_checkpoint_save: the rank that has the values; all
-                    ranks name a tensor of the same shape and dtype */
 } td_named_tensor;
 
 struct td_module {

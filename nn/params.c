@@ -289,6 +289,16 @@ bool td_params_apart(const td_params *params)
     return params->apart;
 }
 
+void td_params_set_trainer(td_params *params, struct td_checkpoint_part *part)
+{
+    params->part = part;
+}
+
+struct td_checkpoint_part *td_params_trainer(const td_params *params)
+{
+    return params->part;
+}
+
 void td_params_wait(td_params *params)
 {
     params->waits = true;

@@ -33,10 +33,14 @@ td_tensor *td_params_waiting(const td_params *params, int i);
 /* Whether these gradients are this rank's alone: the ranks have not exchanged them yet. */
 void td_params_set_apart(td_params *params, bool apart);
 bool td_params_apart(const td_params *params);
-/* Such gradients in a checkpoint: of which rank, of how many, and the parameter's name. */
-#define TD_KEY_LOCAL_GRADIENT "extra.gradient.%d/%d.%s"
 /* In the middle of an accumulation again: the gradients that there are wait for more. */
 void td_params_wait(td_params *params);
+
+/* What whoever trains these parameters adds to the checkpoints of a training run (tensor/part.h);
+ * NULL: nothing. */
+struct td_checkpoint_part;
+void td_params_set_trainer(td_params *params, struct td_checkpoint_part *part);
+struct td_checkpoint_part *td_params_trainer(const td_params *params);
 
 /* Whether parameters are deferred (td_defer_init): then no flat memory is there until
  * td_params_spread. */

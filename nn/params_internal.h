@@ -30,9 +30,10 @@ struct td_params {
     td_params_peers peers;
     uint64_t spent; /* the latest backward whose gradients have made a step, or were given up */
     bool apart;     /* gradients are this rank's alone */
-    bool waits;     /* gradients came from a file, to be added to */
-    bool deferred;  /* there is no memory yet: td_params_spread makes it */
-    bool freed;     /* with its model */
+    struct td_checkpoint_part *part; /* of whoever trains them; or NULL */
+    bool waits;                      /* gradients came from a file, to be added to */
+    bool deferred;                   /* there is no memory yet: td_params_spread makes it */
+    bool freed;                      /* with its model */
 };
 
 /* Where each parameter begins, in the given order, and how long the whole becomes. */

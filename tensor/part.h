@@ -1,11 +1,16 @@
 /* Parts of a checkpoint: the seam between the file of a training run (nn/io) and whoever has a
- * state that belongs into it: a loader, averages of weights, a loss scaler. An owner is a struct
- * that begins with a td_checkpoint_part; the checkpoint's option of that name is a pointer to it.
- * Neither side includes the other. Users do not include this. */
+ * state that belongs into it: a loader, averages of weights, a loss scaler, DDP. An owner is a
+ * struct that begins with a td_checkpoint_part; the checkpoint's option of that name is a pointer
+ * to it, and DDP's is with the model's parameters (td_params_set_trainer). Neither side includes
+ * the other. Programs need this for a communication hook with a state of its own alone
+ * (dist/ddp/codec.h). */
 #ifndef TD_TENSOR_PART_H
 #define TD_TENSOR_PART_H
 
+#include "tensor/extern_c.h"
 #include "tensor/random.h"
+
+TD_BEGIN_C
 
 /* How a value becomes text in the file's metadata, and a value again. */
 typedef struct td_text_kind {
@@ -39,6 +44,12 @@ struct td_part_list {
     bool (*text)(td_part_list *list, const char *key, const td_text_kind *kind, void *value);
     /* A tensor that is saved under prefix + name, or filled when the whole file fits. */
     void (*tensor)(td_part_list *list, const char *prefix, const char *name, td_tensor *tensor);
+    /* A tensor of which each rank has its own; that of rank 1 of 4 is saved as
+     * PREFIX1/4.NAME. On another number of ranks each gets the mean of the file's. Loading: false:
+     * the file has none. */
+    bool (*own)(td_part_list *list, const char *prefix, const char *name, td_tensor *tensor);
+    /* Loading: whether the file has prefix + name, in the tensor's shape. */
+    bool (*has)(td_part_list *list, const char *prefix, const char *name, const td_tensor *tensor);
     /* Loading: notes what does not fit here. Nothing is loaded then. */
     void (*differ)(td_part_list *list, const char *format, ...)
         __attribute__((format(printf, 2, 3)));
@@ -48,11 +59,15 @@ typedef struct td_checkpoint_part td_checkpoint_part;
 struct td_checkpoint_part {
     /* NULL, or why the part can be neither saved nor loaded now; may be NULL. */
     const char *(*unready)(const td_checkpoint_part *part);
+    /* Whether ranks have tensors of their own, so that all of them save; may be NULL. */
+    bool (*apart)(const td_checkpoint_part *part);
     /* Lists what the part has. While loading, texts go to a place of the part's where they change
      * nothing yet. */
     void (*list)(td_checkpoint_part *part, td_part_list *list);
-    /* All has been read: from now on the part is what the file says. */
+    /* All has been read: from now on the part is what the file says. May be NULL. */
     td_status (*loaded)(td_checkpoint_part *part);
 };
+
+TD_END_C
 
 #endif

@@ -1,6 +1,6 @@
 /* Communication hooks: codecs that decide what DDP sends in place of a bucket's gradients. A td_ddp
  * has at most one codec (td_ddp_options.comm_hook or .codec), with one state on each rank. Without
- * a codec DDP sends the gradients themselves. Also here: the state of a hook, for checkpoints. */
+ * a codec DDP sends the gradients themselves. */
 #ifndef TD_DIST_CODEC_H
 #define TD_DIST_CODEC_H
 
@@ -9,6 +9,8 @@
 #include "tensor/extern_c.h"
 
 TD_BEGIN_C
+
+struct td_part_list;
 
 /* A bucket: gradients that are reduced together. DDP owns everything in it. */
 typedef struct td_bucket {
@@ -47,9 +49,9 @@ typedef struct td_bucket_codec {
     td_status (*decode)(void *state, void *part, const td_bucket *b);
     /* Called when all buckets of a backward are decoded; may be NULL. */
     void (*stepped)(void *state);
-    /* Lists the codec's state for checkpoints; may be NULL. With `save` it is collective, and rank
-     * 0's list has the tensors of all ranks. */
-    td_status (*list)(void *state, bool save, const td_named_tensor **tensors, int *count);
+    /* Lists the codec's state for the checkpoints of a training run (tensor/part.h), under names
+     * that begin with "extra."; may be NULL. */
+    void (*list)(void *state, struct td_part_list *list);
     /* The codec's flat state (td_params_new_flat) that differs from rank to rank; may be NULL. */
     const td_tensor *(*own)(void *state);
 } td_bucket_codec;
@@ -69,19 +71,6 @@ extern const td_bucket_codec td_codec_powersgd; /* with usual options */
  *
  * The library's codec of a name; NULL with td_last_error(): there is none. */
 const td_bucket_codec *td_codec_find(const char *name);
-
-/* What each rank has by itself, for td_checkpoint_save's `extra`: PowerSGD's factors, and the
- * errors that each rank has not sent yet; and in the middle of an accumulation
- * (td_ddp_no_sync_begin) the gradients so far, which td_checkpoint_load puts back, given .optim.
- * Otherwise *count is 0. With this state a resumed run on equally many ranks equals an
- * uninterrupted run. DDP owns the list, which is valid until the next of these calls.
- *
- * To save, all ranks call td_ddp_state_to_save at the same place between two steps. If *count is
- * not 0, all ranks pass the list to td_checkpoint_save, and rank 0 writes all of it. To load, every
- * rank calls td_ddp_state_to_load after td_ddp, and passes the list to td_checkpoint_load
- * immediately: another load or a backward may move the tensors. */
-td_status td_ddp_state_to_save(td_module *net, const td_named_tensor **tensors, int *count);
-td_status td_ddp_state_to_load(td_module *net, const td_named_tensor **tensors, int *count);
 
 TD_END_C
 

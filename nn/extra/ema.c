@@ -95,7 +95,8 @@ td_ema *td_ema_new_at(td_ema_options options, td_site at)
         td_fail(TD_E_NOMEM, "no memory for an average of the weights");
         return NULL;
     }
-    e->part = (td_checkpoint_part){ unready, list_averages, take_averages };
+    e->part =
+        (td_checkpoint_part){ .unready = unready, .list = list_averages, .loaded = take_averages };
     e->options = options;
     e->options.decay = td_or_usual(options.decay, 0.9999);
     if (!make_averages(e)) {

@@ -96,19 +96,22 @@ typedef struct td_checkpoint_options {
  * between epochs, in mid-epoch, and, with .optim, in the middle of a gradient accumulation (between
  * a td_backward and its td_optim_step), whose gradients are in the file then. Call it outside of a
  * step or behind its end. TD_E_UNSUPPORTED: in the middle of an accumulation, and the ranks have
- * other gradients each: with td_zero, save after td_optim_step; under plain DDP between
- * td_ddp_no_sync_begin and _end, all ranks save with the list of td_ddp_state_to_save
- * (dist/ddp/codec.h).
+ * each a window of the state (td_zero): save after td_optim_step.
  *
- * Under DDP one rank saves. With sharding (td_zero) let all ranks
- * call td_checkpoint_save, except for a model alone whose values are not sharded: one rank saves
- * it. Rank 0 writes the file; the other ranks send rank 0 the parts that they alone have, one
- * tensor at a time. The same holds for extra tensors that belong to several ranks
- * (td_ddp_state_to_save). All ranks return the same outcome. So they wait for rank 0's disk, as in
- * td_saving_wait, no longer than the `timeout` of td_dist_init: let that be more than the disk
- * needs for the file. The file does not depend on the number of ranks, except for such extra
- * tensors. */
+ * Under DDP one rank saves, unless ranks have something of their own (td_saves_together): then all
+ * ranks call td_checkpoint_save. Rank 0 writes the file; the other ranks send rank 0 the parts that
+ * they alone have, one tensor at a time. All ranks return the same outcome. So they wait for rank
+ * 0's disk, as in td_saving_wait, no longer than the `timeout` of td_dist_init: let that be more
+ * than the disk needs for the file. A model alone (without .optim) is saved by one rank, unless its
+ * values are sharded. What is sharded is in the file as one process has it; what each rank has of
+ * its own is there once for each rank. */
 td_status td_checkpoint_save_at(td_checkpoint_options options, td_site at);
+
+/* Whether ranks have something of their own that belongs into the checkpoint of a training run:
+ * with td_zero, with PowerSGD (the gradients that a rank has not sent yet), and in the middle of an
+ * accumulation between td_ddp_no_sync_begin and _end (its gradients). The same on all ranks:
+ *     if (td_dist_rank() == 0 || td_saves_together(net)) { td_checkpoint_save(...); } */
+bool td_saves_together(td_module *net);
 
 /* Saving while training goes on:
  *
@@ -142,7 +145,9 @@ void td_saving_cancel(td_saving **saving);
 /* Loads a file into an existing model, optimizer, averages, scaler, loader and extra tensors. With
  * .loader the next td_loader_next gives the batch that would have come next (data/data.h says what
  * holds on another number of ranks), and td_loader_epoch tells its epoch. Gradients that the file
- * does not have are none afterwards.
+ * does not have are none afterwards. What each rank had of its own (td_saves_together) it has
+ * again; on another number of ranks each has the mean of what the ranks had, so that the next mean
+ * gradient has all of it, once.
  *
  * All names and shapes must fit, and the file must hold everything that the options ask for
  * (optim, ema, loader, extra, with_random); a file without a scaler is fine, and leaves the scaler

@@ -183,6 +183,23 @@ static td_status take_window(td_records *l, const td_tensor_record *r)
     return status;
 }
 
+/* Adds a rank's share to the mean over the ranks of the file. */
+static td_status add_share(const td_records *l, const td_tensor_record *r)
+{
+    td_tensor *share = td_clone(r->tensor);
+    if (share == NULL) {
+        return TD_E_NOMEM;
+    }
+    td_write(share, l->data, r->from->dtype);
+    if (r->owner == 0) {
+        td_fill_(r->tensor, 0.0);
+    }
+    td_begin_write(r->tensor, "td_checkpoint_load", TD_HERE);
+    td_kernels_of(td_device_of(share))->axpy(r->tensor, 1.0 / r->mean_of, share);
+    td_free(share);
+    return TD_OK;
+}
+
 static td_status take_tensor(td_records *l, const td_tensor_record *r)
 {
     if (r->window != NULL) {
@@ -193,32 +210,45 @@ static td_status take_tensor(td_records *l, const td_tensor_record *r)
         return TD_OK;
     }
     TD_TRY(read_data(l, r));
+    if (r->mean_of > 0) {
+        return add_share(l, r);
+    }
     td_write(r->tensor, l->data, r->from->dtype);
     return TD_OK;
 }
 
-/* Gradients that are in the file wait for more; others are none. */
-static void take_gradients(const td_records *l, td_params *params)
+/* No gradient waits for more but those that the file has. */
+static void forget_gradients(td_params *params)
 {
     td_params_spend(params);
     for (int i = 0; i < td_params_count(params); i++) {
         td_tensor *leaf = td_params_get(params, i)->tensor;
-        char *name = td_records_gradient(l, params, i);
-        if (name != NULL) {
-            td_params_set_apart(params, strncmp(name, TD_KEY_EXTRA, strlen(TD_KEY_EXTRA)) == 0);
-            td_mark_grad(leaf);
-            td_params_wait(params);
-        } else if (td_is_leaf(leaf)) {
+        if (td_is_leaf(leaf)) {
             td_zero_grad_of(leaf);
         }
-        free(name);
     }
+}
+
+static void note_gradient(const td_records *l, const td_tensor_record *r)
+{
+    td_params *params = l->options->optim->params;
+    bool own = strncmp(r->name, TD_KEY_OWN_GRADIENT, strlen(TD_KEY_OWN_GRADIENT)) == 0;
+    td_params_set_apart(params, own && td_params_ranks_of(params) != NULL);
+    td_mark_grad(td_params_get(params, r->param)->tensor);
+    td_params_wait(params);
 }
 
 static td_status take(td_records *l)
 {
+    const td_checkpoint_options *c = l->options;
+    if (c->optim != NULL) {
+        forget_gradients(c->optim->params);
+    }
     for (int i = 0; i < l->tensor_count; i++) {
         TD_TRY(take_tensor(l, &l->tensors[i]));
+        if (l->tensors[i].part == TD_PART_GRADIENT) {
+            note_gradient(l, &l->tensors[i]);
+        }
     }
     for (int i = 0; i < l->text_count; i++) {
         const td_text_record *r = &l->texts[i];
@@ -226,14 +256,12 @@ static td_status take(td_records *l)
             (void)r->kind->read(r->text, r->of);
         }
     }
-    const td_checkpoint_options *c = l->options;
     if (c->optim != NULL) {
         c->optim->skipped = td_params_skipped(c->optim->params);
-        take_gradients(l, c->optim->params);
     }
     for (int i = 0; i < TD_CHECKPOINT_PARTS; i++) {
         td_checkpoint_part *part = td_records_part(c, i);
-        TD_TRY(part != NULL ? part->loaded(part) : TD_OK);
+        TD_TRY(part != NULL && part->loaded != NULL ? part->loaded(part) : TD_OK);
     }
     return l->order != NULL ? td_params_reorder(td_params_laid_out(c->model), l->order) : TD_OK;
 }

@@ -36,7 +36,8 @@ void td_differ(td_difference *d, const char *format, ...)
 /* Each of these structs begins with its part, which is all that is known of them here. */
 td_checkpoint_part *td_records_part(const td_checkpoint_options *c, int i)
 {
-    void *parts[TD_CHECKPOINT_PARTS] = { c->ema, c->scaler, c->loader };
+    void *of_training = c->optim != NULL ? td_params_trainer(c->optim->params) : NULL;
+    void *parts[TD_CHECKPOINT_PARTS] = { c->ema, c->scaler, c->loader, of_training };
     return parts[i];
 }
 
@@ -63,6 +64,12 @@ const td_params *td_records_shared(const td_checkpoint_options *c)
     const td_params *params = td_params_laid_out(c->model);
     const td_params_peers *peers = params != NULL ? td_params_peers_of(params) : NULL;
     return peers != NULL && (c->optim != NULL || peers->own_values) ? params : NULL;
+}
+
+const td_params_peers *td_records_ranks(const td_checkpoint_options *c)
+{
+    const td_params *params = td_params_laid_out(c->model);
+    return params != NULL ? td_params_ranks_of(params) : NULL;
 }
 
 td_status td_peers_agree(const td_params_peers *peers, td_status status)
@@ -279,45 +286,80 @@ static void list_optimizer(td_records *l, td_optim *o)
     }
 }
 
-char *td_records_gradient(const td_records *l, const td_params *params, int i)
+/* The number of ranks of which the file has such tensors ("1/4." behind the prefix; in files of
+ * earlier versions "1."); 0: none. */
+static int ranks_in_file(const td_safetensors *file, const char *prefix)
 {
-    const td_params_peers *ranks = td_params_ranks_of(params);
-    const char *path = td_params_get(params, i)->name;
-    char *name = td_format(TD_KEY_GRADIENT "%s", path);
-    if (l->file != NULL && name != NULL && td_safetensors_find(l->file, name) == NULL) {
-        free(name);
-        name = td_format(TD_KEY_LOCAL_GRADIENT, ranks != NULL ? ranks->rank : 0,
-                         ranks != NULL ? ranks->count : 1, path);
+    int most = 0, rank, count;
+    for (int i = 0; i < td_safetensors_count(file); i++) {
+        const char *name = td_safetensors_get(file, i)->name;
+        if (strncmp(name, prefix, strlen(prefix)) == 0) {
+            int read = sscanf(name + strlen(prefix), "%6d/%6d.", &rank, &count);
+            most = read == 2 ? count : read == 1 && rank >= most ? rank + 1 : most;
+        }
     }
-    bool there = l->file != NULL ? name != NULL && td_safetensors_find(l->file, name) != NULL
-                                 : td_params_waiting(params, i) != NULL && !td_params_apart(params);
-    there = there && td_is_leaf(td_params_get(params, i)->tensor);
-    if (!there) {
-        free(name);
-    }
-    return there ? name : NULL;
+    return most;
 }
 
-/* In the middle of an accumulation, where alone a file has them. */
-static void list_gradients(td_records *l, const td_params *params)
+/* Rank's own tensor of a name. */
+static char *own_name(const td_records *l, const char *prefix, int rank, int ranks,
+                      const char *name)
 {
-    static const char local[] = "extra.gradient.";
-    int found = 0;
-    for (int i = 0; i < td_params_count(params); i++) {
-        char *name = td_records_gradient(l, params, i);
-        if (name != NULL) {
-            td_tensor *gradient = td_grad_buffer(td_params_get(params, i)->tensor);
-            push_tensor(l, (td_tensor_record){ name, gradient, .part = TD_PART_OTHER });
-            found++;
-        }
+    char *own = td_format("%s%d/%d.%s", prefix, rank, ranks, name);
+    if (l->file != NULL && own != NULL && td_safetensors_find(l->file, own) == NULL) {
+        free(own);
+        own = td_format("%s%d.%s", prefix, rank, name);
     }
-    for (int i = 0; l->file != NULL && found == 0 && i < td_safetensors_count(l->file); i++) {
-        if (strncmp(td_safetensors_get(l->file, i)->name, local, sizeof local - 1) == 0) {
-            td_differ(&l->unlike, "the file is in the middle of a gradient accumulation on another "
-                                  "number of ranks");
-            break;
+    return own;
+}
+
+/* Adds r, of which each rank has its own. Loading: false: the file has none. */
+static bool push_own(td_records *l, const char *prefix, const char *name, td_tensor_record r)
+{
+    const td_params_peers *ranks = td_records_ranks(l->options);
+    int count = ranks != NULL ? ranks->count : 1;
+    int there = l->file != NULL ? ranks_in_file(l->file, prefix) : count;
+    bool alone = l->file != NULL && there == count; /* only this rank's is read */
+    int first = alone && ranks != NULL ? ranks->rank : 0, end = alone ? first + 1 : there;
+    for (int rank = first; rank < end; rank++) {
+        r.name = own_name(l, prefix, rank, there, name);
+        r.owner = rank;
+        r.mean_of = l->file != NULL && !alone ? there : 0;
+        if (rank == first && l->file != NULL && r.name != NULL &&
+            td_safetensors_find(l->file, r.name) == NULL) {
+            free(r.name);
+            return false;
         }
+        push_tensor(l, r);
     }
+    return there > 0;
+}
+
+/* In the middle of an accumulation: gradients that all ranks have alike, or each its own. */
+static void list_gradient(td_records *l, td_params *params, int i)
+{
+    const td_param *p = td_params_get(params, i);
+    bool saving = l->file == NULL, apart = td_params_apart(params);
+    bool waits = saving && (apart || td_params_waiting(params, i) != NULL);
+    if (!td_is_leaf(p->tensor) || (saving && !waits)) {
+        return;
+    }
+    td_tensor_record r = { .tensor = td_grad_buffer(p->tensor),
+                           .param = i,
+                           .part = TD_PART_GRADIENT };
+    if (saving && apart && td_grad(p->tensor) == NULL) { /* other ranks may have one */
+        td_fill_(r.tensor, 0);
+        td_mark_grad(p->tensor);
+    }
+    char *name = td_format(TD_KEY_GRADIENT "%s", p->name);
+    l->failed = l->failed || name == NULL;
+    if (name != NULL && (saving ? !apart : td_safetensors_find(l->file, name) != NULL)) {
+        r.name = name;
+        push_tensor(l, r);
+        return;
+    }
+    free(name);
+    (void)push_own(l, TD_KEY_OWN_GRADIENT, p->name, r);
 }
 
 /* ---- parts (tensor/part.h) ---- */
@@ -349,6 +391,22 @@ static void part_tensor(td_part_list *list, const char *prefix, const char *name
                                                         .part = TD_PART_OTHER });
 }
 
+static bool part_own(td_part_list *list, const char *prefix, const char *name, td_tensor *tensor)
+{
+    return push_own((td_records *)list, prefix, name,
+                    (td_tensor_record){ .tensor = tensor, .part = TD_PART_OTHER });
+}
+
+static bool part_has(td_part_list *list, const char *prefix, const char *name,
+                     const td_tensor *tensor)
+{
+    char *full = td_format("%s%s", prefix, name);
+    const td_safetensors_entry *e =
+        full != NULL ? td_safetensors_find(((td_records *)list)->file, full) : NULL;
+    free(full);
+    return e != NULL && td_shape_equal(e->shape, td_shape_of(tensor));
+}
+
 void td_records_flat(td_part_list *list, const char *prefix, const td_params *params, int i,
                      td_tensor *flat)
 {
@@ -373,7 +431,8 @@ static void part_differ(td_part_list *list, const char *format, ...)
 
 static void list_parts(td_records *l)
 {
-    l->parts = (td_part_list){ l->file != NULL, part_text, part_tensor, part_differ };
+    l->parts =
+        (td_part_list){ l->file != NULL, part_text, part_tensor, part_own, part_has, part_differ };
     for (int i = 0; i < TD_CHECKPOINT_PARTS; i++) {
         td_checkpoint_part *part = td_records_part(l->options, i);
         if (part != NULL) {
@@ -399,13 +458,14 @@ void td_records_list(td_records *l)
     }
     if (c->optim != NULL) {
         list_optimizer(l, c->optim);
-        list_gradients(l, c->optim->params);
+        for (int i = 0; i < td_params_count(c->optim->params); i++) {
+            list_gradient(l, c->optim->params, i);
+        }
     }
     list_parts(l);
     for (int i = 0; i < c->extra_count; i++) {
         push_tensor(l, (td_tensor_record){ .name = td_format("%s", c->extra[i].name),
                                            .tensor = c->extra[i].tensor,
-                                           .owner = c->extra[i].owner,
                                            .part = TD_PART_OTHER });
     }
     if (c->with_random || c->loader != NULL) {

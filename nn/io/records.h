@@ -34,6 +34,7 @@
 #define TD_KEY_EMA_UPDATES "ema.updates"          /* decimal */
 #define TD_KEY_EXTRA "extra."                     /* what tensors of the program's own begin with */
 #define TD_KEY_GRADIENT "gradient."               /* what gradients that wait for more begin with */
+#define TD_KEY_OWN_GRADIENT "extra.gradient."     /* those that each rank has of its own */
 #define TD_KEY_RANDOM "random.default"            /* seed, next, has_cached, bits, 624 words */
 #define TD_KEY_RANDOM_ORDER "random.order" /* what was drawn from it last; missing: unknown */
 #define TD_KEY_DROPOUT "dropout.%s"        /* of each Dropout: "seed calls" */
@@ -65,15 +66,21 @@ char *td_order_text(const td_params *params);
 /* false: the text is no order. *order: to be freed, or NULL if the present order stays. */
 bool td_order_read(const char *text, const td_params *params, int **order);
 
-typedef enum td_tensor_part { TD_PART_MODEL, TD_PART_EMPTY, TD_PART_OTHER } td_tensor_part;
+typedef enum td_tensor_part {
+    TD_PART_MODEL,
+    TD_PART_EMPTY,    /* loading fills the tensor with zeros */
+    TD_PART_GRADIENT, /* of a parameter, in the middle of an accumulation */
+    TD_PART_OTHER
+} td_tensor_part;
 typedef struct td_tensor_record {
     char *name;
     td_tensor *tensor;
-    bool view;           /* the tensor was made for the list */
-    td_tensor *window;   /* not NULL: this rank's window of what ranks share, or packed state, */
-    int param;           /* in the form of `tensor`, which is this parameter */
-    int owner;           /* the rank that has the tensor, if there is no window */
-    td_tensor_part part; /* EMPTY: loading fills the tensor with zeros */
+    bool view;         /* the tensor was made for the list */
+    td_tensor *window; /* not NULL: this rank's window of what ranks share, or packed state, */
+    int param;         /* in the form of `tensor`, which is this parameter; or the gradient's */
+    int owner;         /* the rank that has the tensor, if there is no window */
+    int mean_of;       /* not 0: loading adds this share to the tensor, from owner 0 on */
+    td_tensor_part part;
     const td_safetensors_entry *from; /* while loading */
 } td_tensor_record;
 
@@ -103,19 +110,19 @@ typedef struct td_records {
 void td_records_require(const td_checkpoint_options *c, const char *function, td_site at);
 /* The model's parameters if ranks share what is saved or loaded of them; NULL: they do not. */
 const td_params *td_records_shared(const td_checkpoint_options *c);
+/* The ranks that train the model; NULL: this one alone. */
+const td_params_peers *td_records_ranks(const td_checkpoint_options *c);
 /* TD_OK if that is the status on all ranks; peers NULL: there are no others. */
 td_status td_peers_agree(const td_params_peers *peers, td_status status);
 
 /* Adds all records of list->options. */
 void td_records_list(td_records *list);
-/* The name of parameter i's gradient in the file; NULL: it has none there, or none to save. */
-char *td_records_gradient(const td_records *l, const td_params *params, int i);
 /* A part's td_part_list.tensor of parameter i's place in a flat tensor, of which each rank has a
  * window if it has one of the parameter's values. */
 void td_records_flat(td_part_list *list, const char *prefix, const td_params *params, int i,
                      td_tensor *flat);
 /* The options' parts, NULL where there is none. */
-enum { TD_CHECKPOINT_PARTS = 3 };
+enum { TD_CHECKPOINT_PARTS = 4 };
 td_checkpoint_part *td_records_part(const td_checkpoint_options *c, int i);
 void td_records_free(td_records *list);
 

@@ -106,10 +106,20 @@ typedef struct saver {
 static const td_params *saved_together(const td_checkpoint_options *c)
 {
     const td_params *params = td_records_shared(c);
-    for (int i = 0; i < c->extra_count && params == NULL; i++) {
-        params = c->extra[i].owner > 0 ? td_params_laid_out(c->model) : NULL;
+    bool apart = c->optim != NULL && td_params_apart(c->optim->params);
+    for (int i = 0; i < TD_CHECKPOINT_PARTS; i++) {
+        const td_checkpoint_part *part = td_records_part(c, i);
+        apart = apart || (part != NULL && part->apart != NULL && part->apart(part));
     }
-    return params;
+    return params == NULL && apart && td_records_ranks(c) != NULL ? td_params_laid_out(c->model)
+                                                                  : params;
+}
+
+bool td_saves_together(td_module *net)
+{
+    td_optim optim = { .params = td_params_laid_out(net) };
+    td_checkpoint_options run = { .model = net, .optim = &optim };
+    return optim.params != NULL && saved_together(&run) != NULL;
 }
 
 static int64_t row_bytes(const td_tensor *t)
@@ -227,7 +237,7 @@ static bool make_room(saver *s)
     return s->buffer != NULL && (s->params == NULL || s->whole != NULL);
 }
 
-/* TD_OK, or why gradients of an accumulation cannot be saved: this rank alone has its own. */
+/* TD_OK, or why gradients of an accumulation cannot be saved. */
 static td_status check_accumulation(const td_checkpoint_options *c)
 {
     const td_params *params = c->optim != NULL ? c->optim->params : NULL;
@@ -240,16 +250,7 @@ static td_status check_accumulation(const td_checkpoint_options *c)
                        "td_checkpoint_save: the model is in the middle of a gradient accumulation, "
                        "and its ranks share the optimizer's state: save after td_optim_step");
     }
-    bool listed = false;
-    for (int i = 0; i < c->extra_count; i++) {
-        listed = listed || strncmp(c->extra[i].name, "extra.gradient.", 15) == 0;
-    }
-    return !waits || !td_params_apart(params) || listed
-               ? TD_OK
-               : td_fail(TD_E_UNSUPPORTED,
-                         "td_checkpoint_save: in the middle of a gradient accumulation each rank "
-                         "has gradients of its own: let all ranks save with the list of "
-                         "td_ddp_state_to_save, or save after td_optim_step");
+    return TD_OK;
 }
 
 /* All ranks have the same collectives whether writing fails or not. When all have put what they
@@ -288,29 +289,22 @@ static td_status save(saver *s)
     return TD_OK;
 }
 
-static void require_savable(const td_checkpoint_options *c, int ranks, td_site at)
+static void require_savable(const td_checkpoint_options *c, td_site at)
 {
     for (int i = 0; i < c->metadata_count; i++) {
         TD_REQUIRE(c->metadata[i].key != NULL && c->metadata[i].value != NULL, at,
                    "td_checkpoint_save: metadata[%d] has a NULL key or value", i);
-    }
-    for (int i = 0; i < c->extra_count; i++) {
-        int owner = c->extra[i].owner;
-        TD_REQUIRE(owner >= 0 && owner < ranks, at,
-                   "td_checkpoint_save: extra[%d] belongs to rank %d, and %d %s this model; take "
-                   "the list from td_ddp_state_to_save",
-                   i, owner, ranks, ranks == 1 ? "rank trains" : "ranks train");
     }
 }
 
 td_status td_checkpoint_save_at(td_checkpoint_options options, td_site at)
 {
     td_records_require(&options, "td_checkpoint_save", at);
+    require_savable(&options, at);
     td_records list = { .options = &options };
     saver s = { .list = &list };
     s.params = saved_together(&options);
     s.peers = s.params != NULL ? td_params_ranks_of(s.params) : NULL;
-    require_savable(&options, s.peers != NULL ? s.peers->count : 1, at);
     if (options.background != NULL) {
         TD_TRY(td_saving_wait(options.background));
     }

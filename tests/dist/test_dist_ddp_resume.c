@@ -65,10 +65,6 @@ static void load(const resume_case *c, const run *r)
     td_checkpoint_options checkpoint = {
         .path = c->path, .model = r->net, .optim = r->optim, .ema = r->ema, .with_random = true
     };
-    if (!c->early) {
-        REQUIRE_OK(td_ddp_state_to_load(r->net, &checkpoint.extra, &checkpoint.extra_count));
-        REQUIRE((checkpoint.extra_count > 0) == c->powersgd);
-    }
     REQUIRE_OK(td_checkpoint_load_at(checkpoint, TD_HERE));
 }
 
@@ -134,8 +130,8 @@ static void stop_here(const resume_case *c, const run *r)
     td_checkpoint_options checkpoint = {
         .path = c->path, .model = r->net, .optim = r->optim, .ema = r->ema, .with_random = true
     };
-    REQUIRE_OK(td_ddp_state_to_save(r->net, &checkpoint.extra, &checkpoint.extra_count));
-    if (td_dist_rank() == 0 || checkpoint.extra_count > 0) {
+    REQUIRE(td_saves_together(r->net) == c->powersgd);
+    if (td_dist_rank() == 0 || c->powersgd) {
         REQUIRE_OK(td_checkpoint_save_at(checkpoint, TD_HERE));
     }
     REQUIRE_OK(td_barrier(NULL));

@@ -453,42 +453,6 @@ static void test_a_failing_save_is_told_to_all(void **state)
     procs_succeed(3, limit, run_failing_save, (void *)(uintptr_t)temp_path("saved"));
 }
 
-/* Each rank has a tensor of its own, wider and larger than any parameter. */
-static int run_extras(int rank, int size, void *arg)
-{
-    enum { RANKS = 3, COUNT = 20000 };
-    procs_init(rank, size, 20.0);
-    shard_case c = { .rule = ADAM };
-    shard_run r;
-    shard_open(&r, &c, TD_SHARD_OPTIMIZER, rank);
-    td_tensor *own = td_zeros(TD_SHAPE(2, COUNT / 2), TD_F64, TD_CPU);
-    td_fill_(own, rank + 1.0 / 3.0);
-    char names[RANKS][16];
-    td_named_tensor extra[RANKS];
-    for (int i = 0; i < RANKS; i++) {
-        snprintf(names[i], sizeof names[i], "extra.%d", i);
-        extra[i] = (td_named_tensor){ .name = names[i], .tensor = own, .owner = i };
-    }
-    REQUIRE_OK(td_checkpoint_save(arg, r.job.net, .optim = r.job.optim, .extra = extra,
-                                  .extra_count = RANKS));
-    td_fill_(own, 0.0);
-    REQUIRE_OK(td_checkpoint_load(arg, r.job.net, .optim = r.job.optim, .extra = &extra[rank],
-                                  .extra_count = 1));
-    for (int64_t i = 0; i < COUNT; i++) {
-        REQUIRE(((const double *)td_data(own))[i] == rank + 1.0 / 3.0);
-    }
-    td_free(own);
-    shard_close(&r);
-    td_dist_destroy();
-    return 0;
-}
-
-static void test_tensors_of_several_ranks(void **state)
-{
-    (void)state;
-    procs_succeed(3, limit, run_extras, (void *)(uintptr_t)temp_path("saved"));
-}
-
 #define IN_FOLDER(test)                                                                            \
     cmocka_unit_test_setup_teardown(test, temp_folder_setup, temp_folder_teardown)
 
@@ -503,7 +467,6 @@ int main(void)
         IN_FOLDER(test_a_failing_save_is_told_to_all),
         IN_FOLDER(test_a_failing_load_is_told_to_all),
         IN_FOLDER(test_hosts_apart),
-        IN_FOLDER(test_tensors_of_several_ranks),
     };
     return cmocka_run_group_tests(tests, fault_setup, NULL);
 }

@@ -234,11 +234,8 @@ void train_shard_tell(const train_run *r);
 /* --comm-hook (train_hook.c): one line on rank 0, if there is something to say. With loader and net
  * made. */
 void train_hook_tell(const train_run *r);
-/* What the hook remembers, into a checkpoint or from one: PowerSGD's factors and errors. Every rank
- * calls these, at the same place. A checkpoint of another hook or number of ranks has nothing that
- * fits; the hook then begins again, and rank 0 says so. */
-td_status train_hook_to_save(const train_run *r, td_checkpoint_options *checkpoint);
-td_status train_hook_to_load(const train_run *r, td_checkpoint_options *checkpoint);
+/* Says on rank 0 if the checkpoint to resume from has nothing that this hook remembers. */
+void train_hook_resume(const train_run *r);
 
 /* --autotune (train_autotune.c). After each batch: behind the first one all ranks choose
  * algorithms, and rank 0 says how many. A resumed run takes its checkpoint's choices instead, if

@@ -1,4 +1,4 @@
-/* The option --comm-hook: reads it, describes it, and keeps its state in checkpoints. */
+/* The option --comm-hook: reads it, and describes it. */
 #include "apps/tools/common/train.h"
 
 #include "apps/tools/common/ranks.h"
@@ -75,35 +75,15 @@ void train_hook_tell(const train_run *r)
     }
 }
 
-/* ---- checkpoints ---- */
-
-td_status train_hook_to_save(const train_run *r, td_checkpoint_options *c)
-{
-    return td_is_ddp(r->net) ? td_ddp_state_to_save(r->net, &c->extra, &c->extra_count) : TD_OK;
-}
-
-/* Whether a run wrote it whose hook was like this one's, with as many processes. */
-static bool has_state(const train_run *r, const char *path)
+void train_hook_resume(const train_run *r)
 {
     char text[256];
     train_hook then = { 0 };
-    bool same_hook = td_checkpoint_metadata(path, "option.comm-hook", text, sizeof text) == TD_OK &&
-                     train_hook_read(text, &then) && then.rank == r->hook.rank;
-    return same_hook && td_checkpoint_metadata(path, "world", text, sizeof text) == TD_OK &&
-           strtol(text, NULL, 10) == td_dist_world_size();
-}
-
-td_status train_hook_to_load(const train_run *r, td_checkpoint_options *c)
-{
-    const char *path = r->args.resume;
-    if (!td_is_ddp(r->net) || r->hook.rank == 0) {
-        return TD_OK;
+    bool same =
+        td_checkpoint_metadata(r->args.resume, "option.comm-hook", text, sizeof text) == TD_OK &&
+        train_hook_read(text, &then) && then.rank == r->hook.rank;
+    if (td_is_ddp(r->net) && r->hook.rank > 0 && !same) {
+        td_printf_rank0("PowerSGD begins again: %s is of a run without it, or of another rank\n",
+                        r->args.resume);
     }
-    if (!has_state(r, path)) {
-        td_printf_rank0("PowerSGD begins again: %s is of a run without it, of another rank, or "
-                        "with another number of processes\n",
-                        path);
-        return TD_OK;
-    }
-    return td_ddp_state_to_load(r->net, &c->extra, &c->extra_count);
 }

@@ -109,8 +109,7 @@ static td_status save(train_run *r, const char *path, td_saving **background)
 {
     td_checkpoint_options checkpoint = contents_of(r, path);
     checkpoint.background = background;
-    TD_TRY(train_hook_to_save(r, &checkpoint));
-    bool together = train_shards(r) || checkpoint.extra_count > 0; /* each rank has a part */
+    bool together = td_saves_together(r->net);
     if (!ranks_first() && !together) {
         return TD_OK;
     }
@@ -385,7 +384,7 @@ td_status train_resume(train_run *r)
         return TD_OK;
     }
     checkpoint.optim = r->fresh_optim ? NULL : r->optim;
-    TD_TRY(train_hook_to_load(r, &checkpoint));
+    train_hook_resume(r);
     TD_TRY(load(r, checkpoint));
     TD_TRY(train_autotune_resume(r));
     td_optim_set_lr(r->optim, r->args.lr); /* --lr may be given again */

@@ -9,7 +9,7 @@
  *
  *     extra.powersgd.steps                  i64 [1]
  *     extra.powersgd.factor.<path>          Q, the same on all ranks
- *     extra.powersgd.error.<rank>.<path>    as the parameter
+ *     extra.powersgd.error.1/4.<path>       as the parameter, of rank 1 of 4
  */
 #include "dist/comm/collectives.h"
 #include "dist/ddp/extra/parts.h"
@@ -18,9 +18,14 @@
 #include "tensor/extend.h"
 #include "tensor/hooks.h"
 #include "tensor/kernels/kernels.h"
+#include "tensor/part.h"
 
 #include <math.h>
 #include <stdlib.h>
+
+#define STATE "extra.powersgd."
+#define FACTOR STATE "factor."
+#define ERROR STATE "error."
 
 /* A parameter as a matrix. */
 typedef struct matrix {
@@ -31,15 +36,12 @@ typedef struct matrix {
 } matrix;
 
 typedef struct powersgd {
-    td_group *group;
     td_params *params;
     int count; /* parameters */
     int64_t start;
-    matrix *matrices;       /* by parameter */
-    td_tensor *error;       /* the part of the gradients that was not sent yet, flat */
-    td_tensor *steps;       /* i64 [1], on the CPU */
-    td_named_tensor *items; /* the last list; there is room for all that may be in it */
-    int item_count;
+    matrix *matrices; /* by parameter */
+    td_tensor *error; /* the part of the gradients that was not sent yet, flat */
+    td_tensor *steps; /* i64 [1], on the CPU */
 } powersgd;
 
 /* What travels of a bucket, 1-d; NULL: before the first compressed step. */
@@ -300,65 +302,44 @@ static void powersgd_detach(void *state, void *of_bucket)
     free(c);
 }
 
-/* ---- lists for checkpoints ---- */
+/* ---- in checkpoints ---- */
 
-/* Views and names of the last list. */
-static void powersgd_forget_list(powersgd *s)
+static void powersgd_drop_views(powersgd *s)
 {
-    for (int i = 0; i < s->item_count; i++) {
-        free((char *)(uintptr_t)s->items[i].name);
-    }
-    s->item_count = 0;
     for (int i = 0; s->matrices != NULL && i < s->count; i++) {
         td_free(s->matrices[i].view);
         s->matrices[i].view = NULL;
     }
 }
 
-/* rank: whose it is; negative: all ranks have the same. path NULL: there is one for all. */
-static td_status powersgd_add(powersgd *s, td_tensor *t, const char *what, int rank,
-                              const char *path)
+static bool powersgd_fits(const powersgd *s, td_part_list *list)
 {
-    char number[16] = "", *name;
-    if (rank >= 0) {
-        snprintf(number, sizeof number, ".%d", rank);
+    bool all = list->has(list, STATE, "steps", s->steps);
+    for (int i = 0; i < s->count; i++) {
+        const td_tensor *q = s->matrices[i].q;
+        all = all && (q == NULL || list->has(list, FACTOR, td_params_get(s->params, i)->name, q));
     }
-    if (t == NULL || asprintf(&name, "extra.powersgd.%s%s%s%s", what, number,
-                              path != NULL ? "." : "", path != NULL ? path : "") < 0) {
-        return td_fail(TD_E_NOMEM, "no memory for a list of PowerSGD's state");
-    }
-    s->items[s->item_count++] =
-        (td_named_tensor){ .name = name, .tensor = t, .owner = rank > 0 ? rank : 0 };
-    return TD_OK;
+    return all;
 }
 
-/* Of ranks first to end - 1: each rank has its own error, whose form is that of the others'. */
-static td_status add_matrix(powersgd *s, int i, int first, int end)
-{
-    matrix *x = &s->matrices[i];
-    const char *path = td_params_get(s->params, i)->name;
-    x->view = td_params_view(s->params, s->error, i);
-    td_status status = powersgd_add(s, x->q, "factor", -1, path);
-    for (int r = first; r < end && status == TD_OK; r++) {
-        status = powersgd_add(s, x->view, "error", r, path);
-    }
-    return status;
-}
-
-/* To save, all ranks list the errors of all. */
-static td_status list(void *state, bool save, const td_named_tensor **tensors, int *count)
+/* From a file of a run without PowerSGD, or with factors of another rank, it begins again. */
+static void powersgd_list(void *state, td_part_list *list)
 {
     powersgd *s = state;
-    int rank = td_group_rank(s->group);
-    int first = save ? 0 : rank, end = save ? td_group_size(s->group) : rank + 1;
-    powersgd_forget_list(s);
-    td_status status = powersgd_add(s, s->steps, "steps", -1, NULL);
-    for (int i = 0; i < s->count && status == TD_OK; i++) {
-        status = s->matrices[i].q != NULL ? add_matrix(s, i, first, end) : TD_OK;
+    powersgd_drop_views(s);
+    if (list->loading && !powersgd_fits(s, list)) {
+        return;
     }
-    *tensors = status == TD_OK ? s->items : NULL;
-    *count = status == TD_OK ? s->item_count : 0;
-    return status;
+    list->tensor(list, STATE, "steps", s->steps);
+    for (int i = 0; i < s->count; i++) {
+        const char *path = td_params_get(s->params, i)->name;
+        matrix *x = &s->matrices[i];
+        if (x->q != NULL) {
+            x->view = td_params_view(s->params, s->error, i);
+            list->tensor(list, FACTOR, path, x->q);
+            (void)list->own(list, ERROR, path, x->view);
+        }
+    }
 }
 
 /* ---- beginning and end ---- */
@@ -382,10 +363,8 @@ static bool is_compressed(const td_tensor *t, int64_t rank, matrix *x)
 static td_status make_matrices(powersgd *s, int64_t rank)
 {
     const td_tensor *flat = td_params_flat(s->params);
-    size_t ranks = (size_t)td_group_size(s->group);
     s->matrices = calloc((size_t)s->count, sizeof *s->matrices);
-    s->items = calloc(1 + (size_t)s->count * (1 + ranks), sizeof *s->items);
-    if (s->matrices == NULL || s->items == NULL) {
+    if (s->matrices == NULL) {
         return td_fail(TD_E_NOMEM, "td_ddp: no memory for PowerSGD");
     }
     for (int i = 0; i < s->count; i++) {
@@ -414,7 +393,7 @@ static td_status open_powersgd(td_group *group, td_params *params, const td_ddp_
         return td_fail(TD_E_NOMEM, "td_ddp: no memory for PowerSGD");
     }
     *state = s;
-    s->group = group;
+    (void)group;
     s->params = params;
     s->count = td_params_count(params);
     s->start = o.start > 0 ? o.start : 1000;
@@ -430,13 +409,12 @@ static void close_powersgd(void *state)
     if (s->error != NULL) {
         td_params_drop_state(s->params, s->error);
     }
-    powersgd_forget_list(s);
+    powersgd_drop_views(s);
     for (int i = 0; s->matrices != NULL && i < s->count; i++) {
         td_free(s->matrices[i].q);
     }
     td_free(s->steps);
     free(s->matrices);
-    free(s->items);
     free(s);
 }
 
@@ -454,6 +432,6 @@ const td_bucket_codec td_codec_powersgd = {
     .encode = powersgd_encode,
     .decode = powersgd_decode,
     .stepped = stepped,
-    .list = list,
+    .list = powersgd_list,
     .own = own,
 };

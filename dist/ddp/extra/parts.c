@@ -7,7 +7,7 @@
 td_status td_ddp_open_parts(td_ddp_state *s)
 {
     TD_TRY(td_ddp_check_same(s));
-    TD_TRY(td_ddp_waiting_open(s));
+    TD_TRY(td_ddp_saving_open(s));
     TD_TRY(td_ddp_stats_open(s));
     return td_ddp_usage_open(s);
 }

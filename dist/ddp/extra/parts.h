@@ -12,6 +12,6 @@ td_status td_ddp_check_same(td_ddp_state *s);
 
 td_status td_ddp_stats_open(td_ddp_state *s);
 td_status td_ddp_usage_open(td_ddp_state *s);
-td_status td_ddp_waiting_open(td_ddp_state *s);
+td_status td_ddp_saving_open(td_ddp_state *s);
 
 #endif
