@@ -21,7 +21,8 @@ typedef struct saving {
     td_params *params;
 } saving;
 
-static td_status saving_on(td_ddp_part *part, td_ddp_state *s, td_ddp_event event, td_ddp_unit *unit)
+static td_status saving_on(td_ddp_part *part, td_ddp_state *s, td_ddp_event event,
+                           td_ddp_unit *unit)
 {
     (void)part, (void)s, (void)event, (void)unit;
     return TD_OK;
@@ -68,7 +69,8 @@ td_status td_ddp_saving_open(td_ddp_state *s)
         return td_fail(TD_E_NOMEM, "td_ddp: no memory");
     }
     *x = (saving){ .part = { .on = saving_on, .free = free_saving },
-                   .in_file = { { .apart = saving_is_apart, .list = saving_list_codec }, &s->reducer },
+                   .in_file = { { .apart = saving_is_apart, .list = saving_list_codec },
+                                &s->reducer },
                    .params = s->params };
     td_ddp_add_part(s, &x->part);
     td_params_set_trainer(s->params, &x->in_file.part);
