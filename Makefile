@@ -140,7 +140,8 @@ SMALL_LD := $(TD_SMALL_LDFLAGS)
 WARN     := -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes $(if $(WERROR),-Werror)
 ifneq ($(SANITIZE),)
 OPTIMIZE := -O2 -g1 -fno-omit-frame-pointer -fno-math-errno -fno-trapping-math \
-            -fsanitize=$(SANITIZE) -fno-sanitize-recover=all -DTD_DEBUG=1
+            -fsanitize=$(SANITIZE) -fno-sanitize-recover=all -DTD_DEBUG=1 \
+            $(if $(filter clang%,$(compiler)),-Wno-pass-failed) # clang: loops with checks are not vectorized
 SMALL_LD :=
 endif
 ifneq ($(EMULATE),)

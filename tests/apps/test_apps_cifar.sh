@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # The main job on a few images: real ones where TANDEM_DATA names them, synthetic ones otherwise.
+# run: plain
 . "$(dirname "$0")/../help/tap.sh"
 app=$apps/cifar_resnet18
 few="--limit 96 --batch-size 32 --workers 2"

@@ -2,6 +2,7 @@
 # The lessons with several processes: what they print, PyTorch's losses, and, for wine, equal bits by
 # every way of starting; figures and the trace of the main job (CIFAR-10's
 # lessons are in test_apps_dist_cifar.sh).
+# run: plain
 . "$(dirname "$0")/../help/tap.sh"
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TANDEM_RUN_ID
 export OMP_NUM_THREADS=1
