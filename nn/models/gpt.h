@@ -52,10 +52,58 @@ td_module *td_gpt_at(td_gpt_options options, td_site at);
 /* The options of a GPT with all sizes; preset is NULL. A mistake of the program if m is no GPT. */
 td_gpt_options td_gpt_options_of(const td_module *m);
 
+/* ---- text from a GPT ---- */
+
+typedef struct td_gpt_prompt {
+    const int64_t *tokens;
+    int64_t count; /* at least 1 */
+} td_gpt_prompt;
+
+/* td_gpt_generate(gpt, .prompts = &(td_gpt_prompt){ tokens, n }, .length = 100, .token = print):
+ * goes on with each prompt for `length` tokens, and hands each token to a function as soon as it is
+ * chosen. Call it outside a step; the model computes in evaluation mode, and no other thread may
+ * run it meanwhile.
+ *
+ * The next token is drawn from softmax(logits / temperature): of the top_k likeliest tokens, and of
+ * those the likeliest whose probabilities add up to top_p. Before that the logits of tokens that
+ * the sequence has already are divided by repetition_penalty if they are positive, otherwise
+ * multiplied (Keskar et al. 2019). A draw depends on the seed, the prompt's number and the token's
+ * number alone.
+ *
+ * Keys and values of earlier tokens are kept (td_attention's caches), so a token costs one row of
+ * each product. On the CPU the logits have the bits of a forward of the whole sequence, for any
+ * prompts beside it and any number of threads.
+ *
+ * TD_E_ARG: an empty prompt; a token outside of the vocabulary; a prompt with `length` tokens more
+ * does not fit into the model's context and .slide is not set; an option out of range. Then no
+ * token has been chosen. TD_E_MISMATCH: a logit is not finite. TD_E_NOMEM. */
+typedef struct td_gpt_generate_options {
+    int begin_;
+    td_module *gpt;
+    const td_gpt_prompt *prompts;
+    int prompt_count;          /* 0: 1. Prompts are computed together */
+    int64_t length;            /* tokens for each prompt, without those of the prompt */
+    double temperature;        /* 0: 1; TD_ZERO: always the likeliest token */
+    int64_t top_k;             /* 0: all */
+    double top_p;              /* 0: 1 */
+    double repetition_penalty; /* 0: 1 */
+    uint64_t seed;
+    const int64_t *stop; /* a sequence ends with the first of these tokens */
+    int stop_count;
+    bool slide; /* when the context is full, its older half is forgotten and the rest computed again
+                 */
+    bool (*token)(int prompt, int64_t token, void *user); /* false: this prompt's sequence ends */
+    void *user;
+} td_gpt_generate_options;
+td_status td_gpt_generate_at(td_gpt_generate_options options, td_site at);
+
 TD_END_C
 
 /* ---- what you call ---- */
 
 #define td_gpt(...) td_gpt_at((td_gpt_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+
+#define td_gpt_generate(...)                                                                       \
+    td_gpt_generate_at((td_gpt_generate_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 
 #endif

@@ -14,6 +14,15 @@ typedef struct td_gpt_cache {
 /* From now on a forward takes the tokens behind those of the cache, appends them to it, and returns
  * the logits behind the last token alone, [B,1,vocabulary]. NULL: the ordinary forward. */
 void td_gpt_use_cache(td_module *gpt, const td_gpt_cache *cache);
+/* An empty cache for `batch` sequences of up to `tokens`. td_gpt_cache_free also after a failure.
+ */
+td_status td_gpt_cache_make(td_gpt_cache *cache, td_module *gpt, int64_t batch, int64_t tokens);
+void td_gpt_cache_free(td_gpt_cache *cache, const td_module *gpt);
+
+/* The token that follows `tokens`, by their logits, which are overwritten; number: how many were
+ * drawn before. Negative: a td_status. */
+int64_t td_gpt_sample(double *logits, int64_t vocabulary, const int64_t *tokens, int64_t count,
+                      const td_gpt_generate_options *o, int prompt, int64_t number);
 
 /* Fills in the preset's sizes and checks all. */
 td_status td_gpt_options_complete(td_gpt_options *o);
