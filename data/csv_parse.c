@@ -290,7 +290,7 @@ static td_status take_number(const cursor *c, td_csv_table *t, const field *f, d
     return TD_OK;
 }
 
-static int by_name(const void *a, const void *b)
+static int csv_by_name(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
@@ -304,10 +304,10 @@ static td_status sort_words(const cursor *c, td_csv_table *t)
         return td_fail(TD_E_NOMEM, "%s: no memory for the class names", c->name);
     }
     memcpy(sorted, t->names, bytes);
-    qsort(sorted, (size_t)t->classes, sizeof *sorted, by_name);
+    qsort(sorted, (size_t)t->classes, sizeof *sorted, csv_by_name);
     for (int64_t i = 0; i < t->rows; i++) {
         char *const *word = &t->names[(int)t->labels[i]];
-        char **found = bsearch(word, sorted, (size_t)t->classes, sizeof *sorted, by_name);
+        char **found = bsearch(word, sorted, (size_t)t->classes, sizeof *sorted, csv_by_name);
         t->labels[i] = (double)(found - sorted);
     }
     free(t->names);

@@ -146,7 +146,7 @@ void td_loader_rest(td_loader *loader)
 }
 
 /* If `take` only draws (images kept on the GPU): fills the tensors of the batch. */
-static void make(td_loader *loader)
+static void loader_make(td_loader *loader)
 {
     if (loader->maker->type->make != NULL) {
         loader->maker->type->make(loader->maker);
@@ -298,7 +298,7 @@ bool td_loader_next(td_loader *loader, td_batch *batch)
                                             (long long)loader->position));
     }
     if (!loader->deferred) {
-        make(loader);
+        loader_make(loader);
     }
     *batch = (td_batch){
         .x = x,
@@ -320,7 +320,7 @@ bool td_loader_defer(td_loader *loader)
 void td_loader_make(td_loader *loader)
 {
     if (loader->deferred) {
-        make(loader);
+        loader_make(loader);
     }
 }
 

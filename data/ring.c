@@ -109,8 +109,8 @@ static td_status start_threads(ring *r)
 
 /* ---- the consumer ---- */
 
-static void start(td_batch_maker *m, const int64_t *order, int64_t samples, uint64_t epoch,
-                  int64_t first)
+static void ring_start(td_batch_maker *m, const int64_t *order, int64_t samples, uint64_t epoch,
+                       int64_t first)
 {
     ring *r = (ring *)m;
     pthread_mutex_lock(&r->lock);
@@ -126,7 +126,7 @@ static void start(td_batch_maker *m, const int64_t *order, int64_t samples, uint
     pthread_mutex_unlock(&r->lock);
 }
 
-static void rest(td_batch_maker *m)
+static void ring_rest(td_batch_maker *m)
 {
     ring *r = (ring *)m;
     pthread_mutex_lock(&r->lock);
@@ -153,7 +153,7 @@ static void wait_for(ring *r, int64_t batch)
     pthread_mutex_unlock(&r->lock);
 }
 
-static td_status take(td_batch_maker *m, int64_t batch, td_tensor **x, td_tensor **y)
+static td_status ring_take(td_batch_maker *m, int64_t batch, td_tensor **x, td_tensor **y)
 {
     ring *r = (ring *)m;
     double begin = td_clock();
@@ -226,7 +226,7 @@ static bool make_slots(ring *r)
 }
 
 static const td_batch_maker_type ring_type = {
-    .start = start, .rest = rest, .take = take, .free = free_ring
+    .start = ring_start, .rest = ring_rest, .take = ring_take, .free = free_ring
 };
 
 td_batch_maker *td_ring_new(const td_batch_plan *plan)

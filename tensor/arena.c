@@ -55,7 +55,7 @@ struct td_arena {
 
 /* ---- memory from the system ---- */
 
-static size_t round_up(size_t bytes, size_t unit)
+static size_t arena_round_up(size_t bytes, size_t unit)
 {
     return (bytes + unit - 1) / unit * unit;
 }
@@ -74,7 +74,7 @@ static size_t available_memory(void)
 /* Reserves addresses, aligned to GROWTH; under a limit on them (ulimit -v) takes what there is. */
 static bool reserve_addresses(td_arena *arena, size_t limit)
 {
-    size_t bytes = round_up(limit, GROWTH);
+    size_t bytes = arena_round_up(limit, GROWTH);
     char *start = MAP_FAILED;
     while (bytes > 0) {
         start = mmap(NULL, bytes + GROWTH, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
@@ -111,7 +111,7 @@ static bool commit(td_arena *arena, size_t bytes)
     if (bytes > arena->committed && arena->backend != NULL) {
         return bytes <= arena->reserved && commit_on_device(arena, bytes);
     }
-    size_t target = round_up(bytes, GROWTH);
+    size_t target = arena_round_up(bytes, GROWTH);
     if (bytes <= arena->committed) {
         return true;
     }
@@ -321,7 +321,7 @@ void *td_arena_take(td_arena *arena, size_t bytes)
         return NULL;
     }
     size_t unit = arena->backend != NULL ? DEVICE_UNIT : TD_ALIGNMENT;
-    size_t rounded = round_up((bytes > 0 ? bytes : 1) + GUARD, unit);
+    size_t rounded = arena_round_up((bytes > 0 ? bytes : 1) + GUARD, unit);
     if (arena->count == 0) {
         open_nook(arena, unit);
     }

@@ -34,8 +34,8 @@ const char *td_describe_shape(td_shape shape)
     return text;
 }
 
-static const char *describe(const td_tensor *t, const char *prefix, const char *name,
-                            const char *suffix)
+static const char *tensor_describe(const td_tensor *t, const char *prefix, const char *name,
+                                   const char *suffix)
 {
     char *text = next_slot();
     /* Short enough that shape (8 sizes of 20 digits), dtype and device always fit. */
@@ -52,7 +52,7 @@ static const char *describe(const td_tensor *t, const char *prefix, const char *
 
 const char *td_describe(const td_tensor *t)
 {
-    return t != NULL ? describe(t, "", "", "") : "NULL tensor";
+    return t != NULL ? tensor_describe(t, "", "", "") : "NULL tensor";
 }
 
 const char *td_label(const td_tensor *t)
@@ -60,7 +60,8 @@ const char *td_label(const td_tensor *t)
     if (t == NULL) {
         return "NULL tensor";
     }
-    return t->name != NULL ? describe(t, "'", t->name, "' ") : describe(t, "a tensor ", "", "");
+    return t->name != NULL ? tensor_describe(t, "'", t->name, "' ")
+                           : tensor_describe(t, "a tensor ", "", "");
 }
 
 const char *td_describe_bytes(size_t bytes)

@@ -108,7 +108,8 @@ __attribute__((format(printf, 2, 3))) static void report(check *c, const char *f
     c->report_length += n > 0 ? (size_t)n : 0;
 }
 
-static void compare(check *c, int input, const int64_t *index, double analytic, double numeric)
+static void gradcheck_compare(check *c, int input, const int64_t *index, double analytic,
+                              double numeric)
 {
     /* Not >: a NaN on either side is a difference. */
     if (fabs(analytic - numeric) <= c->tolerance * (1.0 + fabs(numeric))) {
@@ -150,8 +151,8 @@ static td_status check_input(check *c, int input)
         td_set(t, index, x);
         TD_TRY(status);
         double width = (x + c->eps) - (x - c->eps); /* as rounded */
-        compare(c, input, index, gradient != NULL ? td_get(gradient, index) : 0.0,
-                (above - below) / width);
+        gradcheck_compare(c, input, index, gradient != NULL ? td_get(gradient, index) : 0.0,
+                          (above - below) / width);
         more = next_index(t, index);
     }
     return TD_OK;

@@ -210,7 +210,7 @@ static td_tensor *causal_mask(int64_t queries, int64_t keys, const td_tensor *sc
 }
 
 /* As products over [B,G,H/G]. */
-static td_tensor *composed(attention_heads x, bool causal, double scale, td_site at)
+static td_tensor *attention_composed(attention_heads x, bool causal, double scale, td_site at)
 {
     int64_t batch = x.q->shape[0], queries = x.q->shape[1], heads = x.q->shape[2];
     int64_t keys = x.k->shape[1], kv_heads = x.k->shape[2], width = x.q->shape[3];
@@ -259,5 +259,5 @@ td_tensor *td_attention_at(td_attention_options o, td_site at)
     check_keys(&x, params.causal, at);
     params.scale = checked_scale(o.scale, x.q->shape[3], at);
     return kernel && td_numel(x.q) > 0 ? by_kernel((td_tensor *[]){ x.q, x.k, x.v }, &params, at)
-                                       : composed(x, params.causal, params.scale, at);
+                                       : attention_composed(x, params.causal, params.scale, at);
 }

@@ -76,7 +76,7 @@ static void check_channel(const td_tensor *x, const td_tensor *t, const char *wh
                TD_SHAPE_TEXT(t), TD_SHAPE_TEXT(x), (long long)x->shape[1]);
 }
 
-static void check(const td_batch_norm_args *args, td_site at)
+static void batch_norm_check(const td_batch_norm_args *args, td_site at)
 {
     const td_tensor *x = args->x;
     TD_REQUIRE(x->ndim == 2 || x->ndim == 4, at, "batch_norm: x%s must be [N,C] or [N,C,...]",
@@ -163,7 +163,7 @@ td_tensor *td_batch_norm_fused_at(td_batch_norm_options options, td_batch_norm_f
         .running_mean = options.running_mean,
         .running_var = options.running_var,
     };
-    check(&args, at);
+    batch_norm_check(&args, at);
     if (options.training && options.running_mean != NULL) {
         td_begin_write(options.running_mean, "batch_norm", at);
     }

@@ -25,7 +25,7 @@ static void cat_backward(td_node *node, const td_tensor *dy)
     }
 }
 
-static void check(td_tensor *const *parts, int count, int *dim, td_site at)
+static void cat_check(td_tensor *const *parts, int count, int *dim, td_site at)
 {
     for (int i = 0; i < count; i++) {
         td_check_tensor(parts[i], "cat", "a part", at);
@@ -80,7 +80,7 @@ td_tensor *td_cat_at(td_tensor *const *parts, int count, int dim, td_site at)
     if (parts[0] != NULL) {
         parts = of_one_dtype(parts, count, at);
     }
-    check(parts, count, &dim, at);
+    cat_check(parts, count, &dim, at);
     td_shape shape = td_shape_of(parts[0]);
     for (int i = 1; i < count; i++) {
         shape.dim[dim] += parts[i]->shape[dim];

@@ -19,8 +19,8 @@ static void conv2d_backward(td_node *node, const td_tensor *dy)
     }
 }
 
-static void check(const td_tensor *x, const td_tensor *w, const td_tensor *b, int64_t groups,
-                  td_site at)
+static void conv2d_check(const td_tensor *x, const td_tensor *w, const td_tensor *b, int64_t groups,
+                         td_site at)
 {
     td_check_float(w, "conv2d", "the weight", at);
     td_check_mixed(x, w, "conv2d", at);
@@ -52,8 +52,8 @@ static td_conv2d_params read_options(const td_conv2d_options *o, td_site at)
     return params;
 }
 
-static td_shape output_shape(const td_tensor *x, const td_tensor *w, const td_conv2d_params *p,
-                             td_site at)
+static td_shape conv2d_output_shape(const td_tensor *x, const td_tensor *w,
+                                    const td_conv2d_params *p, td_site at)
 {
     td_shape shape = TD_SHAPE(x->shape[0], w->shape[0], 0, 0);
     for (int d = 0; d < 2; d++) {
@@ -103,9 +103,9 @@ td_tensor *td_conv2d_at(td_conv2d_options options, td_site at)
     td_conv2d_params params = read_options(&options, at);
     td_tensor *x = td_op_input(options.x, "conv2d", "x", TD_RULE_OF(conv2d), at);
     td_tensor *w = options.w, *b = options.b;
-    check(x, w, b, params.groups, at);
+    conv2d_check(x, w, b, params.groups, at);
     x = pad_sides(x, w, &options, &params, at);
-    td_shape shape = output_shape(x, w, &params, at);
+    td_shape shape = conv2d_output_shape(x, w, &params, at);
     td_tensor *y = td_step_new(shape, x->dtype, TD_IMAGE, td_device_of(x), at);
     td_kernels_of(td_device_of(x))->conv2d(y, x, w, b, &params);
     return TD_RECORD(at, .op = "conv2d", .backward = conv2d_backward, .out = y,

@@ -26,8 +26,8 @@ static void conv_transpose2d_backward(td_node *node, const td_tensor *dy)
     }
 }
 
-static void check(const td_tensor *x, const td_tensor *w, const td_tensor *b, int64_t groups,
-                  td_site at)
+static void transposed_check(const td_tensor *x, const td_tensor *w, const td_tensor *b,
+                             int64_t groups, td_site at)
 {
     td_check_float(w, "conv_transpose2d", "the weight", at);
     td_check_mixed(x, w, "conv_transpose2d", at);
@@ -46,8 +46,8 @@ static void check(const td_tensor *x, const td_tensor *w, const td_tensor *b, in
     }
 }
 
-static td_shape output_shape(const td_tensor *x, const td_tensor *w, const td_conv2d_params *p,
-                             const int more[2], td_site at)
+static td_shape transposed_output_shape(const td_tensor *x, const td_tensor *w,
+                                        const td_conv2d_params *p, const int more[2], td_site at)
 {
     td_shape shape = TD_SHAPE(x->shape[0], w->shape[1] * p->groups, 0, 0);
     for (int d = 0; d < 2; d++) {
@@ -75,10 +75,10 @@ td_tensor *td_conv_transpose2d_at(td_conv_transpose2d_options o, td_site at)
     td_op_pair(o.output_padding, o.output_padding_hw, 0, 0, op, "output_padding", more, at);
     td_tensor *x = td_op_input(o.x, op, "x", TD_RULE_OF(conv_transpose2d), at);
     td_tensor *w = o.w, *b = o.b;
-    check(x, w, b, params.groups, at);
+    transposed_check(x, w, b, params.groups, at);
     const td_kernels *kernels = td_kernels_of(td_device_of(x));
-    td_tensor *y =
-        td_step_new(output_shape(x, w, &params, more, at), x->dtype, TD_IMAGE, td_device_of(x), at);
+    td_tensor *y = td_step_new(transposed_output_shape(x, w, &params, more, at), x->dtype, TD_IMAGE,
+                               td_device_of(x), at);
     if (b != NULL) { /* the kernel adds to it */
         td_tensor column = td_op_reshaped(b, TD_SHAPE(b->shape[0], 1, 1), at);
         td_tensor wide = td_op_expanded(&column, td_shape_of(y));

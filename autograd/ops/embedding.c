@@ -25,7 +25,7 @@ static void embedding_backward(td_node *node, const td_tensor *dy)
     }
 }
 
-static void check(const td_tensor *index, const td_tensor *table, td_site at)
+static void embedding_check(const td_tensor *index, const td_tensor *table, td_site at)
 {
     td_check_tensor(index, "embedding", "index", at);
     TD_REQUIRE(index->dtype == TD_I64 && index->ndim < TD_MAX_DIMS && table->ndim == 2, at,
@@ -45,7 +45,7 @@ td_tensor *td_embedding_at(td_embedding_options options, td_site at)
 {
     td_tensor *index = options.index, *table = options.table;
     table = td_op_input(table, "embedding", "the table", TD_RULE_OF(embedding), at);
-    check(index, table, at);
+    embedding_check(index, table, at);
     int64_t rows = table->shape[0], padding = options.has_padding ? options.padding_idx : -1;
     if (options.has_padding) {
         padding += padding < 0 ? rows : 0;

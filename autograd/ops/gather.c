@@ -16,7 +16,8 @@ static td_tensor wide_index(const td_tensor *index, const td_gather_params *p)
     return td_op_with_shape(&wide, p->shape, wide.stride);
 }
 
-static void check(const char *op, const td_tensor *x, int dim, const td_tensor *index, td_site at)
+static void gather_check(const char *op, const td_tensor *x, int dim, const td_tensor *index,
+                         td_site at)
 {
     td_check_tensor(index, op, "index", at);
     TD_REQUIRE(index->dtype == TD_I64 && td_same_device(td_device_of(index), td_device_of(x)), at,
@@ -84,7 +85,7 @@ td_tensor *td_gather_dim_at(td_tensor *x, int dim, td_tensor *index, td_site at)
 {
     td_check_tensor(x, "gather_dim", "x", at);
     dim = td_check_dim(x, dim, at);
-    check("gather_dim", x, dim, index, at);
+    gather_check("gather_dim", x, dim, index, at);
     check_sizes("gather_dim", x, dim, index, at);
     return gather("gather_dim", x, (td_gather_params){ dim, td_shape_of(index) }, index, at);
 }
@@ -93,7 +94,7 @@ td_tensor *td_index_select_at(td_tensor *x, int dim, td_tensor *index, td_site a
 {
     td_check_tensor(x, "index_select", "x", at);
     dim = td_check_dim(x, dim, at);
-    check("index_select", x, dim, index, at);
+    gather_check("index_select", x, dim, index, at);
     TD_REQUIRE(index->ndim == 1, at, "index_select: index%s must be a vector",
                TD_SHAPE_TEXT(index));
     td_shape shape = td_shape_of(x);
@@ -121,7 +122,7 @@ td_tensor *td_scatter_add_at(td_tensor *x, int dim, td_tensor *index, td_tensor 
     source = td_op_input(source, "scatter_add", "the source", TD_RULE_OF(scatter_add), at);
     td_check_match(x, source, "scatter_add", at);
     dim = td_check_dim(x, dim, at);
-    check("scatter_add", x, dim, index, at);
+    gather_check("scatter_add", x, dim, index, at);
     check_sizes("scatter_add", x, dim, index, at);
     TD_REQUIRE(td_same_shape(index, source), at, "scatter_add: index%s and source%s must be equal",
                TD_SHAPE_TEXT(index), TD_SHAPE_TEXT(source));

@@ -2,7 +2,7 @@
 #include "autograd/ops/op.h"
 #include "tensor/extend.h"
 
-static void check(td_tensor *t, const char *op, td_site at)
+static void inplace_check(td_tensor *t, const char *op, td_site at)
 {
     td_check_float(t, op, "t", at);
     bool free_leaf = td_is_leaf(t) && !td_grad_enabled();
@@ -16,7 +16,7 @@ static void check(td_tensor *t, const char *op, td_site at)
 void td_add_inplace_at(td_tensor *t, const td_tensor *u, td_site at)
 {
     td_check_float(u, "td_add_", "u", at);
-    check(t, "td_add_", at);
+    inplace_check(t, "td_add_", at);
     td_check_match(t, u, "td_add_", at);
     td_shape shape;
     TD_REQUIRE(td_broadcast_shape(td_shape_of(t), td_shape_of(u), &shape) &&
@@ -31,6 +31,6 @@ void td_add_inplace_at(td_tensor *t, const td_tensor *u, td_site at)
 
 void td_mul_scalar_inplace_at(td_tensor *t, double s, td_site at)
 {
-    check(t, "td_mul_scalar_", at);
+    inplace_check(t, "td_mul_scalar_", at);
     td_kernels_of(td_device_of(t))->unary(TD_UNARY_mul_scalar, t, t, s, 0.0);
 }

@@ -28,7 +28,8 @@ static void layer_norm_backward(td_node *node, const td_tensor *dy)
     td_op_grad_end(node, 2, &dbias);
 }
 
-static void check(const td_tensor *x, const td_tensor *weight, const td_tensor *bias, td_site at)
+static void layer_norm_check(const td_tensor *x, const td_tensor *weight, const td_tensor *bias,
+                             td_site at)
 {
     TD_REQUIRE(x->ndim >= 1 && x->shape[x->ndim - 1] > 0, at,
                "layer_norm: x%s has no last dimension to normalise over", TD_SHAPE_TEXT(x));
@@ -50,7 +51,7 @@ static void check(const td_tensor *x, const td_tensor *weight, const td_tensor *
 /* Over the last dimension. */
 static td_tensor *of_rows(td_tensor *x, td_tensor *weight, td_tensor *bias, double eps, td_site at)
 {
-    check(x, weight, bias, at);
+    layer_norm_check(x, weight, bias, at);
     td_device device = td_device_of(x);
     td_tensor *rows = td_op_row_major(x, at);
     td_shape per_row = TD_SHAPE(td_numel(x) / x->shape[x->ndim - 1]);

@@ -23,7 +23,7 @@ static void linear_backward(td_node *node, const td_tensor *dy)
     }
 }
 
-static void check(const td_tensor *x, const td_tensor *w, const td_tensor *b, td_site at)
+static void linear_check(const td_tensor *x, const td_tensor *w, const td_tensor *b, td_site at)
 {
     td_check_float(w, "linear", "the weight", at);
     td_check_mixed(x, w, "linear", at);
@@ -45,7 +45,7 @@ static void check(const td_tensor *x, const td_tensor *w, const td_tensor *b, td
 td_tensor *td_linear_at(td_tensor *x, td_tensor *w, td_tensor *b, td_site at)
 {
     x = td_op_input(x, "linear", "x", TD_RULE_OF(linear), at);
-    check(x, w, b, at);
+    linear_check(x, w, b, at);
     td_shape shape = td_shape_of(x);
     shape.dim[shape.ndim - 1] = w->shape[0];
     td_tensor *y = td_step_new(shape, x->dtype, TD_ROW_MAJOR, td_device_of(x), at);

@@ -25,7 +25,7 @@ static td_tensor *angles(const td_tensor *x, const td_rope_params *p, td_dtype d
     return td_mul_at(td_reshape_at(position, TD_SHAPE(tokens, 1, 1), at), frequency, at);
 }
 
-static td_tensor *composed(td_tensor *x, const td_rope_params *p, td_site at)
+static td_tensor *rope_composed(td_tensor *x, const td_rope_params *p, td_site at)
 {
     td_dtype dtype = x->dtype == TD_F64 ? TD_F64 : TD_F32;
     td_tensor *angle = angles(x, p, dtype, at),
@@ -65,7 +65,7 @@ td_tensor *td_rope_at(td_rope_options o, td_site at)
                               .scale = td_or_usual(o.scale, 1.0),
                               .interleaved = o.interleaved };
     if (td_kernels_of(td_device_of(x))->rope == NULL || td_operations_observed()) {
-        return composed(x, &params, at);
+        return rope_composed(x, &params, at);
     }
     td_tensor *y = td_step_new(td_shape_of(x), x->dtype, TD_ROW_MAJOR, td_device_of(x), at);
     td_kernels_of(td_device_of(x))->rope(y, x, &params, false);

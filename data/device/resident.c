@@ -51,8 +51,8 @@ static void free_resident(td_batch_maker *m)
     free(r);
 }
 
-static void start(td_batch_maker *m, const int64_t *order, int64_t samples, uint64_t epoch,
-                  int64_t first)
+static void resident_start(td_batch_maker *m, const int64_t *order, int64_t samples, uint64_t epoch,
+                           int64_t first)
 {
     (void)first;
     td_batch_plan_fit(&m->plan, samples);
@@ -60,7 +60,7 @@ static void start(td_batch_maker *m, const int64_t *order, int64_t samples, uint
     m->epoch = epoch;
 }
 
-static td_status take(td_batch_maker *m, int64_t batch, td_tensor **x, td_tensor **y)
+static td_status resident_take(td_batch_maker *m, int64_t batch, td_tensor **x, td_tensor **y)
 {
     resident *r = (resident *)m;
     const int64_t *index = m->order + batch * m->plan.batch_size;
@@ -89,7 +89,7 @@ static void copy_cuts(void *user, void *numbers)
     }
 }
 
-static void make(td_batch_maker *m)
+static void resident_make(td_batch_maker *m)
 {
     resident *r = (resident *)m;
     td_tensor *x, *y;
@@ -100,7 +100,7 @@ static void make(td_batch_maker *m)
 }
 
 static const td_batch_maker_type resident_type = {
-    .start = start, .take = take, .make = make, .free = free_resident
+    .start = resident_start, .take = resident_take, .make = resident_make, .free = free_resident
 };
 
 td_batch_maker *td_resident_new(const td_batch_plan *plan)

@@ -120,7 +120,7 @@ static void receive(streamed *s, int64_t batch, td_tensor *x, td_tensor *y)
 }
 
 /* The next batch goes over while this one is worked on, if the workers have it. */
-static td_status take(td_batch_maker *m, int64_t batch, td_tensor **x, td_tensor **y)
+static td_status streamed_take(td_batch_maker *m, int64_t batch, td_tensor **x, td_tensor **y)
 {
     streamed *s = (streamed *)m;
     td_tensor *here_x, *here_y;
@@ -138,8 +138,8 @@ static td_status take(td_batch_maker *m, int64_t batch, td_tensor **x, td_tensor
     return TD_OK;
 }
 
-static void start(td_batch_maker *m, const int64_t *order, int64_t samples, uint64_t epoch,
-                  int64_t first)
+static void streamed_start(td_batch_maker *m, const int64_t *order, int64_t samples, uint64_t epoch,
+                           int64_t first)
 {
     streamed *s = (streamed *)m;
     for (int i = 0; i < PLACES; i++) {
@@ -148,17 +148,17 @@ static void start(td_batch_maker *m, const int64_t *order, int64_t samples, uint
     s->ring->type->start(s->ring, order, samples, epoch, first);
 }
 
-static void rest(td_batch_maker *m)
+static void streamed_rest(td_batch_maker *m)
 {
     td_batch_maker *ring = ((streamed *)m)->ring;
     ring->type->rest(ring);
 }
 
 static const td_batch_maker_type streamed_type = {
-    .start = start, .rest = rest, .take = take, .free = free_streamed
+    .start = streamed_start, .rest = streamed_rest, .take = streamed_take, .free = free_streamed
 };
 
-static td_status make(streamed *s)
+static td_status streamed_make(streamed *s)
 {
     td_device device = s->base.plan.device;
     td_batch_plan on_cpu = s->base.plan;
@@ -183,7 +183,7 @@ td_batch_maker *td_streamed_new(const td_batch_plan *plan)
     }
     s->base = (td_batch_maker){ .type = &streamed_type, .plan = *plan };
     s->streams = td_streams_of(plan->device);
-    if (make(s) != TD_OK) {
+    if (streamed_make(s) != TD_OK) {
         free_streamed(&s->base);
         return NULL;
     }

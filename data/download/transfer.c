@@ -146,7 +146,8 @@ static td_status file_failure(const transfer *t)
         t->path, strerror(t->write_error));
 }
 
-static td_status run(CURL *curl, transfer *t, const td_download_options *options, bool *resumed)
+static td_status transfer_run(CURL *curl, transfer *t, const td_download_options *options,
+                              bool *resumed)
 {
     char error[CURL_ERROR_SIZE];
     double pause_seconds = options->pause_seconds;
@@ -193,8 +194,8 @@ td_status td_transfer(const char *path, int64_t most, const td_download_options 
     t.have = ftello(t.file);
     *resumed = t.have > 0;
     CURL *curl = curl_easy_init();
-    td_status status =
-        curl != NULL ? run(curl, &t, options, resumed) : td_fail(TD_E_NOMEM, "libcurl: no memory");
+    td_status status = curl != NULL ? transfer_run(curl, &t, options, resumed)
+                                    : td_fail(TD_E_NOMEM, "libcurl: no memory");
     curl_easy_cleanup(curl);
     if (fclose(t.file) != 0 && status == TD_OK) {
         t.write_error = errno;

@@ -53,7 +53,7 @@ static void convert_cmyk(const uint8_t *row, int width, bool inverted, uint8_t *
 }
 
 /* rows 0: only the header. false: r->message says why. */
-static bool read_rows(reader *r, td_encoded *p, int rows)
+static bool bitmap_jpeg_read_rows(reader *r, td_encoded *p, int rows)
 {
     struct jpeg_decompress_struct *jpeg = &r->jpeg;
     if (setjmp(r->failed) != 0) {
@@ -94,7 +94,7 @@ td_status td_jpeg_read(td_encoded *p, int rows, td_bitmap *bitmap, char why[TD_D
         r.inks = malloc((size_t)p->width * 4);
     }
     bool memory = bitmap == NULL || (r.rgb != NULL && r.inks != NULL);
-    bool read = memory && read_rows(&r, p, bitmap != NULL ? rows : 0);
+    bool read = memory && bitmap_jpeg_read_rows(&r, p, bitmap != NULL ? rows : 0);
     jpeg_destroy_decompress(&r.jpeg);
     free(r.inks);
     if (!read) {

@@ -20,7 +20,7 @@ typedef struct reader {
     uint8_t *rgb;
 } reader;
 
-static void take(png_structp png, png_bytep bytes, size_t size)
+static void bitmap_png_take(png_structp png, png_bytep bytes, size_t size)
 {
     reader *r = png_get_io_ptr(png);
     if (size > r->image->size - r->at) {
@@ -56,13 +56,13 @@ static int set_format(reader *r)
 }
 
 /* *rows 0: only the header; of an interlaced image *rows becomes all. false: r->why says why. */
-static bool read_rows(reader *r, int *rows)
+static bool bitmap_png_read_rows(reader *r, int *rows)
 {
     td_encoded *p = r->image;
     if (setjmp(r->failed) != 0) {
         return false;
     }
-    png_set_read_fn(r->png, r, take);
+    png_set_read_fn(r->png, r, bitmap_png_take);
     png_read_info(r->png, r->info);
     p->width = (int)png_get_image_width(r->png, r->info);
     p->height = (int)png_get_image_height(r->png, r->info);
@@ -89,7 +89,7 @@ td_status td_png_read(td_encoded *p, int rows, td_bitmap *bitmap, char why[TD_DE
     rows = bitmap != NULL ? rows : 0;
     r.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &r, on_error, on_warning);
     r.info = r.png != NULL ? png_create_info_struct(r.png) : NULL;
-    bool read = r.info != NULL && read_rows(&r, &rows);
+    bool read = r.info != NULL && bitmap_png_read_rows(&r, &rows);
     png_destroy_read_struct(&r.png, &r.info, NULL);
     if (!read) {
         free(r.rgb);

@@ -63,7 +63,7 @@ static bool is_hidden(const char *name)
     return hidden;
 }
 
-static int by_name(const struct dirent **a, const struct dirent **b)
+static int folder_by_name(const struct dirent **a, const struct dirent **b)
 {
     return strcmp((*a)->d_name, (*b)->d_name);
 }
@@ -201,7 +201,7 @@ static td_status add_folder(const char *root, const char *name, td_class_names *
 static td_status list_folders(const char *root, td_class_names *folders, int64_t *hidden)
 {
     struct dirent **entries;
-    int count = scandir(root, &entries, is_entry, by_name);
+    int count = scandir(root, &entries, is_entry, folder_by_name);
     if (count < 0) {
         return cannot(root, "read");
     }

@@ -156,7 +156,7 @@ __attribute__((target("avx2"))) static void run_avx2(const passes *p)
 }
 #endif
 
-static void run(const passes *p)
+static void resample_run(const passes *p)
 {
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx2")) {
@@ -185,7 +185,7 @@ td_status td_resample(const td_bitmap *from, td_box crop, int width, int height,
         made = p.padded != NULL && p.between != NULL;
     }
     if (made) {
-        run(&p);
+        resample_run(&p);
     }
     free(p.padded);
     free(p.between);

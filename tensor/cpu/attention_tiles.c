@@ -170,8 +170,8 @@ void td_tiles_put(const td_tiles *t, char *to, char *sums, bool accumulate)
 /* ---- products ---- */
 
 /* c (m x n) = or += a (m x k) b (k x n), from column `first` on. Without terms c becomes 0. */
-static void multiply(const td_tiles *t, td_sink c, td_left a, td_right b, int64_t first, int64_t m,
-                     int64_t n, int64_t k, bool accumulate)
+static void tiles_multiply(const td_tiles *t, td_sink c, td_left a, td_right b, int64_t first,
+                           int64_t m, int64_t n, int64_t k, bool accumulate)
 {
     int64_t panel = t->kernels->panel, column = t->kernels->pairs * t->size;
     k = k > 0 ? td_divide_up(k, t->depth) * t->depth : 0;
@@ -211,9 +211,9 @@ void td_tiles_scores(const td_tiles *t, char *tile, td_left keys, td_right turne
     for (int64_t k = 0; k < part.keys; k += step) {
         td_left rows = keys;
         rows.at += keys.rows[k];
-        multiply(t, (td_sink){ tile + t->of_tile[k], t->of_tile }, rows, turned,
-                 step == TD_TILE ? 0 : first_query(t, part, k), td_min64(step, part.keys - k),
-                 lanes, t->width, false);
+        tiles_multiply(t, (td_sink){ tile + t->of_tile[k], t->of_tile }, rows, turned,
+                       step == TD_TILE ? 0 : first_query(t, part, k), td_min64(step, part.keys - k),
+                       lanes, t->width, false);
     }
 }
 
@@ -224,9 +224,9 @@ void td_tiles_sum_keys(const td_tiles *t, td_sink to, td_left p, td_right rows, 
     for (int64_t q = 0; q < part.queries; q += step) {
         td_left of_step = p;
         of_step.at += p.rows[q];
-        multiply(t, (td_sink){ to.at + to.rows[q], to.rows }, of_step, rows, 0,
-                 td_min64(step, part.queries - q), t->width,
-                 td_min64(q + step + part.shift, part.keys), accumulate);
+        tiles_multiply(t, (td_sink){ to.at + to.rows[q], to.rows }, of_step, rows, 0,
+                       td_min64(step, part.queries - q), t->width,
+                       td_min64(q + step + part.shift, part.keys), accumulate);
     }
 }
 
@@ -238,8 +238,8 @@ void td_tiles_sum_queries(const td_tiles *t, td_sink to, td_left p, td_right row
         int64_t first = step == TD_TILE ? 0 : first_query(t, part, k);
         td_left of_step = p;
         of_step.at += p.rows[k] + first * t->size;
-        multiply(t, (td_sink){ to.at + to.rows[k], to.rows }, of_step,
-                 td_right_from(t, rows, first), 0, td_min64(step, part.keys - k), t->width,
-                 part.queries - first, accumulate);
+        tiles_multiply(t, (td_sink){ to.at + to.rows[k], to.rows }, of_step,
+                       td_right_from(t, rows, first), 0, td_min64(step, part.keys - k), t->width,
+                       part.queries - first, accumulate);
     }
 }

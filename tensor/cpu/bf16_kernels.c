@@ -143,7 +143,7 @@ typedef struct lines {
     int64_t step;
 } lines;
 
-static lines lines_of(const int64_t *row, int count)
+static lines bf16_lines_of(const int64_t *row, int count)
 {
     lines l = { row, count, count > 1 ? row[1] - row[0] : 64 };
     for (int i = 2; i < count; i++) {
@@ -266,10 +266,11 @@ static TD_TARGET_AMX void tiles_block(const td_gemm_block *g)
     for (t.row = 0; t.row < g->m; t.row += SIZE) {
         int m = (int)td_min64(SIZE, g->m - t.row);
         bool two_rows = m > HALF, two_columns = g->n > HALF;
-        t.a[0] = lines_of(g->a_row + t.row, two_rows ? HALF : m);
-        t.a[1] = two_rows ? lines_of(g->a_row + t.row + HALF, m - HALF) : t.a[0];
+        t.a[0] = bf16_lines_of(g->a_row + t.row, two_rows ? HALF : m);
+        t.a[1] = two_rows ? bf16_lines_of(g->a_row + t.row + HALF, m - HALF) : t.a[0];
         bool plain = g->dtype == TD_F32 && !g->bias;
-        t.c = plain && m == SIZE && g->n == SIZE ? lines_of(g->c_row + t.row, SIZE) : (lines){ 0 };
+        t.c = plain && m == SIZE && g->n == SIZE ? bf16_lines_of(g->c_row + t.row, SIZE)
+                                                 : (lines){ 0 };
         configure(m, t.depth);
         if (two_rows && two_columns) {
             tile_case(&t, true, true);

@@ -22,7 +22,7 @@ enum {
     PACK_COST = 8,       /* of packing a weight, in multiply-adds */
 };
 
-static int64_t size_of(const td_apply_plan *p)
+static int64_t apply_size_of(const td_apply_plan *p)
 {
     return (int64_t)p->problem->kernels->size;
 }
@@ -65,7 +65,7 @@ typedef struct sum {
 static int find_terms(sum *s, const td_apply_place *at, int64_t b_row)
 {
     const td_apply_plan *p = s->plan;
-    int64_t size = size_of(p);
+    int64_t size = apply_size_of(p);
     const char *source = (const char *)p->apply->source + at->from * size, *a, *b;
     char *to = s->packed;
     int terms = 0;
@@ -94,7 +94,7 @@ static int find_terms(sum *s, const td_apply_place *at, int64_t b_row)
 
 /* Multiplies the pieces, panel after panel, so that the rows of the source stay in the cache.
  * `all`: no pieces follow. */
-static void add_up(sum *s, bool all)
+static void apply_add_up(sum *s, bool all)
 {
     const td_apply_plan *p = s->plan;
     const td_gemm_kernels *kernels = p->problem->kernels;
@@ -113,7 +113,7 @@ static void add_up(sum *s, bool all)
             .n = (int)at.n,
             .accumulate = s->started,
             .past = p->past && all && !s->started,
-            .bias = bias ? bias + at.to * size_of(p) * kernels->pairs : NULL,
+            .bias = bias ? bias + at.to * apply_size_of(p) * kernels->pairs : NULL,
         };
         product.count = find_terms(s, &at, product.b_row);
         if (p->problem->sharing > 0) {
@@ -134,7 +134,8 @@ static void add_tap(sum *s, int kh, int kw, int64_t apart)
     int64_t depth = s->plan->depth, most = s->plan->whole ? depth : TD_APPLY_DEPTH;
     piece *last = s->count > 0 ? &s->pieces[s->count - 1] : NULL;
     if (s->joins && last && last->kh == kh &&
-        last->apart + last->count * size_of(s->plan) == apart && s->depth + depth <= s->most) {
+        last->apart + last->count * apply_size_of(s->plan) == apart &&
+        s->depth + depth <= s->most) {
         last->count += depth;
         s->depth += depth;
         return;
@@ -142,7 +143,7 @@ static void add_tap(sum *s, int kh, int kw, int64_t apart)
     for (int64_t first = 0, count; first < depth; first += count) {
         count = td_min64(depth - first, most);
         if (s->depth + count > s->most || s->count == TERMS) {
-            add_up(s, false);
+            apply_add_up(s, false);
         }
         s->pieces[s->count++] = (piece){ kh, kw, apart, first, count };
         s->depth += count;
@@ -150,8 +151,8 @@ static void add_tap(sum *s, int kh, int kw, int64_t apart)
 }
 
 /* Panels [panel, end) of a row block. `started`: the rows hold something already. */
-static void multiply(const td_apply_plan *p, const row_block *block, int64_t panel, int64_t end,
-                     bool started)
+static void apply_multiply(const td_apply_plan *p, const row_block *block, int64_t panel,
+                           int64_t end, bool started)
 {
     const td_conv_taps *h = &p->classes.h.taps, *w = &p->classes.w.taps;
     const int32_t *from_h = h->source + block->qh * h->kernel;
@@ -166,7 +167,7 @@ static void multiply(const td_apply_plan *p, const row_block *block, int64_t pan
     s.packs =
         !p->packed && td_apply_needs_packing(p) && (p->apply->backward || block->rows >= ONCE_ROWS);
     s.joins = !td_apply_needs_packing(p) && p->problem->groups == 1 &&
-              p->problem->w.dilation == 1 && p->from.column == p->depth * size_of(p);
+              p->problem->w.dilation == 1 && p->from.column == p->depth * apply_size_of(p);
     s.most = p->whole ? MAX_DEPTH : TD_APPLY_DEPTH;
     s.count = 0;
     s.depth = 0;
@@ -180,7 +181,7 @@ static void multiply(const td_apply_plan *p, const row_block *block, int64_t pan
         }
     }
     if (s.count > 0 || !s.started) { /* all rows are written, even if they meet nothing */
-        add_up(&s, true);
+        apply_add_up(&s, true);
     }
 }
 
@@ -202,7 +203,7 @@ static void class_task(const td_apply_plan *p, int64_t index, int64_t panel, int
                        block.c_row);
     for (int64_t next; panel < end; panel = next) {
         next = td_min64(panel + p->beside, end);
-        multiply(p, &block, panel, next, p->apply->accumulate);
+        apply_multiply(p, &block, panel, next, p->apply->accumulate);
     }
 }
 
@@ -238,7 +239,7 @@ static void find_rows(const td_apply_plan *p, int64_t pixel, int64_t end, int kh
 }
 
 /* A strip of pixels: first the bias, or zeros, in all rows, and then tap by tap. */
-static void strip_task(const td_apply_plan *p, int64_t index, int64_t panel, int64_t end)
+static void apply_strip_task(const td_apply_plan *p, int64_t index, int64_t panel, int64_t end)
 {
     const td_conv_taps *h = &p->classes.h.taps, *w = &p->classes.w.taps;
     int64_t pixel = index * p->strip_pixels;
@@ -246,13 +247,13 @@ static void strip_task(const td_apply_plan *p, int64_t index, int64_t panel, int
     row_block block;
     if (!p->apply->accumulate) {
         find_rows(p, pixel, last, -1, -1, &block);
-        multiply(p, &block, panel, end, false);
+        apply_multiply(p, &block, panel, end, false);
     }
     for (int kh = 0; kh < h->kernel; kh++) {
         for (int kw = 0; kw < w->kernel; kw++) {
             find_rows(p, pixel, last, kh, kw, &block);
             if (block.rows > 0) {
-                multiply(p, &block, panel, end, true);
+                apply_multiply(p, &block, panel, end, true);
             }
         }
     }
@@ -265,7 +266,7 @@ static void task(void *ctx, int64_t task)
     td_turn(&p->turns, task, &block, &span);
     int64_t panel = span * p->span, end = td_min64(panel + p->span, p->all_panels);
     if (p->by_taps) {
-        strip_task(p, block, panel, end);
+        apply_strip_task(p, block, panel, end);
     } else {
         class_task(p, block, panel, end);
     }

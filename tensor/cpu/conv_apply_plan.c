@@ -55,7 +55,7 @@ static double cost_of_strips(const td_apply_plan *p, int64_t strips)
     return cost;
 }
 
-static void set_groups(td_apply_plan *p)
+static void apply_plan_set_groups(td_apply_plan *p)
 {
     const td_conv_problem *problem = p->problem;
     bool back = p->apply->backward;
@@ -98,7 +98,7 @@ static bool writes_past(const td_apply_plan *p)
 }
 
 /* Cuts the rows into strips or blocks, and the panels into spans. */
-static void cut(td_apply_plan *p, int64_t rows)
+static void apply_plan_cut(td_apply_plan *p, int64_t rows)
 {
     const td_conv_problem *problem = p->problem;
     const td_conv_taps *h = &p->classes.h.taps, *w = &p->classes.w.taps;
@@ -153,12 +153,12 @@ td_apply_plan td_apply_plan_make(const td_conv_apply *apply, td_conv_space *spac
     p.to_size = mixed ? (int64_t)td_dtype_size(mixed->result) : size;
     p.from = in_bytes(back ? &problem->y : &problem->x, size);
     p.to = in_bytes(back ? &problem->x : &problem->y, p.to_size);
-    set_groups(&p);
+    apply_plan_set_groups(&p);
     int64_t rows = rows_of_block(&p);
     td_conv_classes_take(&p.classes, rows, problem->kernels->rows, space);
     take_room(&p, space);
     if (space->base) {
-        cut(&p, rows);
+        apply_plan_cut(&p, rows);
     }
     return p;
 }

@@ -7,7 +7,7 @@
 
 #include "tensor/cpu/bf16_kernels.h"
 
-static int64_t size_of(const td_apply_plan *p)
+static int64_t weights_size_of(const td_apply_plan *p)
 {
     return (int64_t)p->problem->kernels->size;
 }
@@ -47,7 +47,7 @@ char *td_apply_packed_at(const td_apply_plan *p, const td_apply_place *at, int k
     const td_conv_taps *h = &p->classes.h.taps, *w = &p->classes.w.taps;
     int64_t tap = (int64_t)h->rank[kh] * w->alive + w->rank[kw];
     int64_t rows = (at->panel * h->alive * w->alive + tap) * p->depth + first;
-    return p->packed + rows * p->width * size_of(p);
+    return p->packed + rows * p->width * weights_size_of(p);
 }
 
 /* All rows of a tap as bf16, in pairs; zeros for the source's padding. */
@@ -71,7 +71,7 @@ void td_apply_pack(const td_apply_plan *p, int64_t n, const char *from, int64_t 
                    int64_t count, char *to)
 {
     const td_conv_problem *problem = p->problem;
-    int64_t size = size_of(p);
+    int64_t size = weights_size_of(p);
     if (p->whole) {
         pack_pairs(p, (int)n, from, (td_bf16 *)to);
         return;
@@ -89,7 +89,7 @@ void td_apply_pack(const td_apply_plan *p, int64_t n, const char *from, int64_t 
 }
 
 /* One panel of one tap. */
-static void pack_task(void *ctx, int64_t task)
+static void weights_pack_task(void *ctx, int64_t task)
 {
     const td_apply_plan *p = ctx;
     const td_conv_taps *h = &p->classes.h.taps, *w = &p->classes.w.taps;
@@ -109,5 +109,5 @@ static void pack_task(void *ctx, int64_t task)
 void td_apply_pack_ahead(td_pool *pool, const td_apply_plan *p)
 {
     int64_t taps = (int64_t)p->problem->h.kernel * p->problem->w.kernel;
-    td_pool_run(pool, p->all_panels * taps, pack_task, (void *)p);
+    td_pool_run(pool, p->all_panels * taps, weights_pack_task, (void *)p);
 }

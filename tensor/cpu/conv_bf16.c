@@ -109,7 +109,7 @@ typedef struct row_taps {
     int64_t to[MAX_TAPS];       /* bytes */
 } row_taps;
 
-static row_taps find_taps(const td_bf16_pictures *p, int64_t h, int64_t w)
+static row_taps bf16_find_taps(const td_bf16_pictures *p, int64_t h, int64_t w)
 {
     const td_conv2d_desc *d = p->rows;
     int64_t bytes = d->ic * (int64_t)td_dtype_size(p->dtype);
@@ -155,7 +155,7 @@ static inline void fill_row_words(char *row, const row_taps *taps, int64_t image
 static void rows_task(void *ctx, int64_t task)
 {
     const td_bf16_pictures *p = ctx;
-    row_taps taps = find_taps(p, task / p->width, task % p->width);
+    row_taps taps = bf16_find_taps(p, task / p->width, task % p->width);
     int64_t bytes = p->rows->ic * (int64_t)td_dtype_size(p->dtype);
     int64_t padded = p->steps * p->depth;
     bool split = p->dtype == TD_F32;

@@ -55,7 +55,8 @@ static void choose_slab(td_bf16_reduce *p)
     p->x_rows = reach(p, p->slab_rows);
 }
 
-static void make_plan(td_bf16_reduce *p, const td_conv2d_call *call, td_conv_space *space)
+static void bf16_reduce_make_plan(td_bf16_reduce *p, const td_conv2d_call *call,
+                                  td_conv_space *space)
 {
     const td_conv2d_desc *d = call->desc;
     bool rows = td_bf16_uses_rows(d);
@@ -108,7 +109,7 @@ typedef struct tile_sum {
     td_gemm_term terms[MAX_TERMS];
 } tile_sum;
 
-static void add_up(tile_sum *sum)
+static void bf16_reduce_add_up(tile_sum *sum)
 {
     sum->plan->problem.kernels->block(&sum->block);
     sum->block.accumulate = true;
@@ -121,7 +122,7 @@ static void add_terms(tile_sum *sum, const td_bf16 *a, const td_bf16 *b, int64_t
     const td_bf16_reduce *p = sum->plan;
     for (int64_t i = 0; i < blocks; i++, a += TD_BF16_STEP, b += TD_BF16_STEP) {
         if (sum->block.count > MAX_TERMS - TD_BF16_TERMS) {
-            add_up(sum);
+            bf16_reduce_add_up(sum);
         }
         sum->block.count +=
             td_bf16_terms(&sum->terms[sum->block.count], a, p->x_low, b, p->dy_low, TD_BF16_BLOCK);
@@ -179,7 +180,7 @@ static void tile_task(void *ctx, int64_t task)
     }
     bool alive = p->h.rank[kh] >= 0 && p->w.rank[kw] >= 0;
     if (sum.block.count > 0 || (alive && !sum.block.accumulate)) {
-        add_up(&sum);
+        bf16_reduce_add_up(&sum);
     }
     if (problem->kernels->end) {
         problem->kernels->end();
@@ -219,7 +220,7 @@ int64_t td_conv_bf16_reduce_workspace(const td_conv2d_call *call)
 {
     td_conv_space space = { 0 };
     td_bf16_reduce p = { 0 };
-    make_plan(&p, call, &space);
+    bf16_reduce_make_plan(&p, call, &space);
     return space.used;
 }
 
@@ -227,7 +228,7 @@ void td_conv_bf16_reduce_run(td_pool *pool, const td_conv2d_call *call, void *wo
 {
     td_conv_space space = { .base = workspace };
     td_bf16_reduce p = { .dw = (float *)call->w, .accumulate = call->accumulate, .first = true };
-    make_plan(&p, call, &space);
+    bf16_reduce_make_plan(&p, call, &space);
     mark_used(&p.h, p.used_h, p.problem.h.in);
     mark_used(&p.w, p.used_w, p.problem.w.in);
     double work = (double)(p.h.size * p.w.size) * (double)(p.problem.n * p.problem.groups) *

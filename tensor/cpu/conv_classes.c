@@ -3,7 +3,7 @@
 
 /* The taps a pixel meets; they are equally far apart, so their number and the first one tell all.
  */
-static td_conv_set taps_of(const td_conv_taps *t, int64_t q)
+static td_conv_set classes_taps_of(const td_conv_taps *t, int64_t q)
 {
     td_conv_set set = { .tap = 0, .taps = 0 };
     for (int tap = t->kernel - 1; tap >= 0; tap--) {
@@ -26,7 +26,7 @@ static void sort_pixels(td_conv_sets *s, int32_t *set_of)
     const td_conv_taps *t = &s->taps;
     int i = 0; /* mostly the set of the pixel before */
     for (int64_t q = 0; q < t->size; q++) {
-        td_conv_set set = taps_of(t, q);
+        td_conv_set set = classes_taps_of(t, q);
         if (i == s->count || !same_taps(&s->list[i], &set)) {
             for (i = 0; i < s->count && !same_taps(&s->list[i], &set);) {
                 i++;

@@ -82,7 +82,7 @@ static void cut_columns(plan *p)
     p->columns = td_divide_up(td_divide_up(p->elements, chunks), LEAST_CHUNK) * LEAST_CHUNK;
 }
 
-static void cut_result(plan *p)
+static void depthwise_cut_result(plan *p)
 {
     const td_depthwise_plan *c = &p->common;
     const td_conv_axis *h = &c->problem->h;
@@ -116,7 +116,7 @@ static plan apply_plan(const td_conv_apply *apply, td_conv_space *space)
     }
     p.runs = td_conv_take(space, p.common.w.size * (int64_t)sizeof *p.runs);
     if (space->base) {
-        cut_result(&p);
+        depthwise_cut_result(&p);
     }
     return p;
 }
@@ -147,7 +147,7 @@ typedef struct met_taps {
     int kw[MAX_TAPS];
 } met_taps;
 
-static void find_taps(const part *w, int64_t q, met_taps *met)
+static void depthwise_find_taps(const part *w, int64_t q, met_taps *met)
 {
     const plan *p = w->plan;
     int kernel = p->common.w.kernel, left = kernel - w->kw;
@@ -178,7 +178,7 @@ static bool taps_follow(const td_conv_taps *taps, int64_t q, int64_t apart, int 
 }
 
 /* The runs of a row of pixels. */
-static void find_runs(plan *p)
+static void depthwise_find_runs(plan *p)
 {
     const td_conv_taps *w = &p->common.w;
     for (int64_t q = 0; q < w->size; q++) {
@@ -202,7 +202,7 @@ static void apply_taps(const part *w, int64_t row, const pixel_run *run)
     bool begins = w->kh == 0 && w->kw == 0;
     met_taps met;
     td_depthwise_tap taps[MAX_TAPS];
-    find_taps(w, run->q, &met);
+    depthwise_find_taps(w, run->q, &met);
     td_depthwise_block block = {
         .taps = taps,
         .y = (char *)a->result + (row * p->to.row + run->q * p->to.column + w->column) * size,
@@ -258,7 +258,7 @@ void td_conv_depthwise_apply_run(td_pool *pool, const td_conv_apply *apply, void
 {
     td_conv_space space = { .base = workspace };
     plan p = apply_plan(apply, &space);
-    find_runs(&p);
+    depthwise_find_runs(&p);
     int64_t size = (int64_t)p.common.kernels->size;
     int64_t taps = (int64_t)p.common.h.kernel * p.common.w.kernel;
     for (int64_t tap = 0; p.weights && tap < taps; tap++) {

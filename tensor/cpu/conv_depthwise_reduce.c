@@ -76,7 +76,7 @@ static void flush(tap_sum *s)
 }
 
 /* `count` rows of channels, one after the other in both. */
-static void add_run(tap_sum *s, const char *x, const char *dy, int64_t count)
+static void depthwise_reduce_add_run(tap_sum *s, const char *x, const char *dy, int64_t count)
 {
     const td_depthwise_plan *p = &s->plan->common;
     int64_t row_bytes = p->channels * (int64_t)p->kernels->size;
@@ -112,15 +112,15 @@ static void add_pixel_row(tap_sum *s, int64_t row)
         int64_t first = s->image * p->common.channels + s->column;
         int64_t x = h * problem->x.row + w * problem->x.column + first;
         int64_t dy = row * problem->y.row + q * problem->y.column + first;
-        add_run(s, (const char *)p->reduce->x + x * size, (const char *)p->reduce->dy + dy * size,
-                pixels * s->images);
+        depthwise_reduce_add_run(s, (const char *)p->reduce->x + x * size,
+                                 (const char *)p->reduce->dy + dy * size, pixels * s->images);
         q += pixels - 1;
     }
 }
 
 /* Adds the sums of all taps over rows [row, end) of pixels to the piece's. */
-static void add_taps(const plan *p, double *to, int64_t row, int64_t end, int64_t column,
-                     int64_t image)
+static void depthwise_reduce_add_taps(const plan *p, double *to, int64_t row, int64_t end,
+                                      int64_t column, int64_t image)
 {
     tap_sum s;
     s.plan = p;
@@ -145,7 +145,7 @@ static void add_taps(const plan *p, double *to, int64_t row, int64_t end, int64_
 }
 
 /* Some columns, some rows of pixels, all taps. */
-static void reduce_task(void *ctx, int64_t task)
+static void depthwise_reduce_task(void *ctx, int64_t task)
 {
     const plan *p = ctx;
     int64_t taps = (int64_t)p->common.h.kernel * p->common.w.kernel;
@@ -159,7 +159,8 @@ static void reduce_task(void *ctx, int64_t task)
     }
     for (int64_t image = 0; image < p->common.problem->n; image += p->pictures) {
         for (int64_t row = piece * p->rows_per_piece; row < end; row += p->rows_at_once) {
-            add_taps(p, to, row, td_min64(end, row + p->rows_at_once), column, image);
+            depthwise_reduce_add_taps(p, to, row, td_min64(end, row + p->rows_at_once), column,
+                                      image);
         }
     }
 }
@@ -203,6 +204,7 @@ void td_conv_depthwise_reduce_run(td_pool *pool, const td_conv_reduce *reduce, v
 {
     td_conv_space space = { .base = workspace };
     plan p = reduce_plan(reduce, &space);
-    td_pool_run(td_depthwise_pool(pool, &p.common), p.column_blocks * p.pieces, reduce_task, &p);
+    td_pool_run(td_depthwise_pool(pool, &p.common), p.column_blocks * p.pieces,
+                depthwise_reduce_task, &p);
     add_pieces(&p);
 }

@@ -22,7 +22,7 @@ enum {
     COMBINE = 16384, /* elements of dw in a task of combine_task */
 };
 
-static int64_t size_of(const td_reduce_plan *p)
+static int64_t conv_reduce_size_of(const td_reduce_plan *p)
 {
     return (int64_t)p->problem->kernels->size;
 }
@@ -37,7 +37,7 @@ typedef struct run_list {
 } run_list;
 
 /* Adds k rows: to the last run, if they continue it. */
-static void add_run(run_list *runs, const char *x, const char *dy, int64_t k)
+static void conv_reduce_add_run(run_list *runs, const char *x, const char *dy, int64_t k)
 {
     td_gemm_term *last = runs->count > 0 ? &runs->terms[runs->count - 1] : NULL;
     if (last && (const char *)last->a + last->k * runs->x_step == x &&
@@ -56,11 +56,11 @@ typedef struct row_block {
 } row_block;
 
 /* Finds the runs of a block's rows that meet a tap. x_channel: the first channel of x. */
-static void find_runs(const td_reduce_plan *p, const row_block *b, int64_t x_channel, int kh,
-                      int kw, run_list *runs)
+static void conv_reduce_find_runs(const td_reduce_plan *p, const row_block *b, int64_t x_channel,
+                                  int kh, int kw, run_list *runs)
 {
     const td_conv_problem *problem = p->problem;
-    int64_t n = problem->n, size = size_of(p), width = p->w.size, k;
+    int64_t n = problem->n, size = conv_reduce_size_of(p), width = p->w.size, k;
     runs->count = 0;
     runs->x_step = p->a_col * size;
     runs->dy_step = b->dy_row * size;
@@ -78,8 +78,8 @@ static void find_runs(const td_reduce_plan *p, const row_block *b, int64_t x_cha
             int64_t x = h * problem->x.row +
                         p->w.source[column * p->w.kernel + kw] * problem->x.column +
                         image * problem->x.image + x_channel;
-            add_run(runs, (const char *)p->reduce->x + x * size,
-                    b->dy + (at - b->row) * b->dy_row * size, k);
+            conv_reduce_add_run(runs, (const char *)p->reduce->x + x * size,
+                                b->dy + (at - b->row) * b->dy_row * size, k);
         }
     }
 }
@@ -115,7 +115,7 @@ typedef struct work {
     _Alignas(64) char packed[TD_REDUCE_ROWS * TD_GEMM_MAX_PANEL_BYTES];
 } work;
 
-static void multiply(work *w, const tile *t, char *c, bool accumulate, int64_t b_row)
+static void conv_reduce_multiply(work *w, const tile *t, char *c, bool accumulate, int64_t b_row)
 {
     const td_reduce_plan *p = w->plan;
     const td_conv_problem *problem = p->problem;
@@ -139,10 +139,10 @@ static void multiply(work *w, const tile *t, char *c, bool accumulate, int64_t b
 }
 
 /* Adds a block to a tile; `first`: nothing has been written yet. */
-static void add_block(work *w, const tile *t, const row_block *rows, bool first)
+static void conv_reduce_add_block(work *w, const tile *t, const row_block *rows, bool first)
 {
     const td_reduce_plan *p = w->plan;
-    int64_t size = size_of(p), row = p->problem->oc_all * size;
+    int64_t size = conv_reduce_size_of(p), row = p->problem->oc_all * size;
     for (int kh = 0; kh < p->h.kernel; kh++) {
         for (int kw = 0; kw < p->w.kernel; kw++) {
             if (p->h.rank[kh] < 0 || p->w.rank[kw] < 0) {
@@ -150,9 +150,9 @@ static void add_block(work *w, const tile *t, const row_block *rows, bool first)
             }
             int64_t tap = (int64_t)kh * p->w.kernel + kw;
             char *c = w->dw + (tap * p->problem->ic + t->channel) * row + t->y_channel * size;
-            find_runs(p, rows, t->x_channel, kh, kw, &w->runs);
+            conv_reduce_find_runs(p, rows, t->x_channel, kh, kw, &w->runs);
             if (w->runs.count > 0) {
-                multiply(w, t, c, !(first && w->overwrites), rows->dy_row);
+                conv_reduce_multiply(w, t, c, !(first && w->overwrites), rows->dy_row);
             }
             for (int64_t i = 0; first && w->overwrites && w->runs.count == 0 && i < t->ic; i++) {
                 memset(c + i * row, 0, (size_t)(t->oc * size));
@@ -162,10 +162,10 @@ static void add_block(work *w, const tile *t, const row_block *rows, bool first)
 }
 
 /* A block of dy, in the columns of a tile's panel; packed if its rows are read often. */
-static row_block block_at(work *w, int64_t index, const tile *t)
+static row_block conv_reduce_block_at(work *w, int64_t index, const tile *t)
 {
     const td_reduce_plan *p = w->plan;
-    int64_t size = size_of(p), oc = p->problem->oc_all;
+    int64_t size = conv_reduce_size_of(p), oc = p->problem->oc_all;
     row_block b = { .row = index * TD_REDUCE_ROWS, .dy_row = oc };
     b.end = td_min64(b.row + TD_REDUCE_ROWS, p->rows);
     b.dy = (const char *)p->reduce->dy + (b.row * oc + t->y_channel) * size;
@@ -201,10 +201,10 @@ static void add_to_span(work *w, const span *s, int64_t block, bool first)
     for (int64_t group = s->group; group < s->group_end; group++) {
         for (int64_t panel = s->panel; panel < s->panel_end; panel++) {
             tile t = tile_at(w->plan, group, panel, s->tile);
-            row_block rows = block_at(w, block, &t);
+            row_block rows = conv_reduce_block_at(w, block, &t);
             for (int64_t i = s->tile; i < s->tile_end; i++) {
                 t = tile_at(w->plan, group, panel, i);
-                add_block(w, &t, &rows, first);
+                conv_reduce_add_block(w, &t, &rows, first);
             }
         }
     }
@@ -213,7 +213,7 @@ static void add_to_span(work *w, const span *s, int64_t block, bool first)
 static void span_task(void *ctx, int64_t task)
 {
     const td_reduce_plan *p = ctx;
-    int64_t size = size_of(p), piece = task / p->spans;
+    int64_t size = conv_reduce_size_of(p), piece = task / p->spans;
     span s = span_at(p, task % p->spans);
     work w;
     w.plan = p;
@@ -235,7 +235,7 @@ static void span_task(void *ctx, int64_t task)
 /* Makes numbers zero. Those that are zero already are only read: pages that nobody has written stay
  * the system's page of zeros, so a gradient that is always zero takes no memory and no bandwidth.
  */
-static void clear(char *to, int64_t bytes)
+static void conv_reduce_clear(char *to, int64_t bytes)
 {
     enum { PAGE = 4096 };
     for (int64_t at = 0; at < bytes; at += PAGE) {
@@ -259,7 +259,7 @@ static void combine_task(void *ctx, int64_t task)
     char *dw = (char *)c->dw + first * size;
     if (c->h->rank[tap / c->w->kernel] < 0 || c->w->rank[tap % c->w->kernel] < 0) {
         if (!c->accumulate) {
-            clear(dw, count * size);
+            conv_reduce_clear(dw, count * size);
         }
         return;
     }

@@ -14,17 +14,17 @@ enum {
     PACK_ROWS = 140,         /* rows of dy are packed if more channels times taps read them */
 };
 
-static int64_t size_of(const td_reduce_plan *p)
+static int64_t reduce_plan_size_of(const td_reduce_plan *p)
 {
     return (int64_t)p->problem->kernels->size;
 }
 
-static int64_t taps_of(const td_reduce_plan *p)
+static int64_t reduce_plan_taps_of(const td_reduce_plan *p)
 {
     return (int64_t)p->problem->h.kernel * p->problem->w.kernel;
 }
 
-static void set_groups(td_reduce_plan *p)
+static void reduce_plan_set_groups(td_reduce_plan *p)
 {
     const td_conv_problem *problem = p->problem;
     int64_t together = problem->sharing > 0 ? problem->sharing : 1;
@@ -40,10 +40,12 @@ static void set_groups(td_reduce_plan *p)
 
 /* Cuts dw into tiles and spans. A span has about as many input as output channels, so that x and dy
  * are read equally often. Spans are `parts` times smaller than SPAN_BYTES. */
-static void cut_result(td_reduce_plan *p, int64_t parts)
+static void reduce_plan_cut_result(td_reduce_plan *p, int64_t parts)
 {
     const td_conv_problem *problem = p->problem;
-    int64_t numbers = td_divide_up(SPAN_BYTES / size_of(p), parts) / taps_of(p), side = 16;
+    int64_t numbers =
+                td_divide_up(SPAN_BYTES / reduce_plan_size_of(p), parts) / reduce_plan_taps_of(p),
+            side = 16;
     while (side * side < numbers) {
         side *= 2;
     }
@@ -62,12 +64,12 @@ static void cut_result(td_reduce_plan *p, int64_t parts)
 }
 
 /* Pieces of the rows: so many that there are enough tasks. */
-static void cut_rows(td_reduce_plan *p, int64_t bytes_read)
+static void reduce_plan_cut_rows(td_reduce_plan *p, int64_t bytes_read)
 {
     bool near = bytes_read < NEAR_BYTES;
     int64_t bytes =
         PARTIAL_BYTES > bytes_read / PARTIAL_SHARE ? PARTIAL_BYTES : bytes_read / PARTIAL_SHARE;
-    int64_t most = p->dw_size > 0 ? bytes / (p->dw_size * size_of(p)) : 1;
+    int64_t most = p->dw_size > 0 ? bytes / (p->dw_size * reduce_plan_size_of(p)) : 1;
     most = td_min64(most > LEAST_PIECES && !near ? most : LEAST_PIECES, p->blocks / LEAST_BLOCKS);
     int64_t pieces = td_min64(td_divide_up(WANTED_TASKS, p->spans), most);
     pieces = pieces > 1 ? pieces : 1;
@@ -75,18 +77,19 @@ static void cut_rows(td_reduce_plan *p, int64_t bytes_read)
     p->pieces = p->blocks > 0 ? td_divide_up(p->blocks, p->per_piece) : 1;
 }
 
-static void cut(td_reduce_plan *p, int64_t bytes_read)
+static void reduce_plan_cut(td_reduce_plan *p, int64_t bytes_read)
 {
     const td_conv_problem *problem = p->problem;
-    cut_result(p, 1);
-    cut_rows(p, bytes_read);
+    reduce_plan_cut_result(p, 1);
+    reduce_plan_cut_rows(p, bytes_read);
     for (int64_t parts = 2; p->spans * p->pieces < LEAST_TASKS && parts <= 64; parts *= 2) {
-        cut_result(p, parts);
+        reduce_plan_cut_result(p, parts);
     }
-    bool few_products = taps_of(p) == 1; /* with more taps computing takes longer than reading */
+    bool few_products =
+        reduce_plan_taps_of(p) == 1; /* with more taps computing takes longer than reading */
     bool staged = few_products && p->spans > 1 && p->blocks > 0;
     p->stage = td_divide_up(p->per_piece, staged ? td_divide_up(bytes_read, STAGE_BYTES) : 1);
-    int64_t read = td_divide_up(problem->ic, p->tiles) * p->span_tiles * taps_of(p);
+    int64_t read = td_divide_up(problem->ic, p->tiles) * p->span_tiles * reduce_plan_taps_of(p);
     p->packs =
         problem->oc_all > problem->kernels->panel && problem->sharing == 0 && read > PACK_ROWS;
 }
@@ -100,12 +103,12 @@ td_reduce_plan td_reduce_plan_make(const td_conv_reduce *reduce, td_conv_space *
     p.a_col = problem->n == 1 ? problem->w.stride * problem->x.column : problem->x.image;
     p.rows = p.h.size * p.w.size * problem->n;
     p.blocks = td_divide_up(p.rows, TD_REDUCE_ROWS);
-    p.dw_size = taps_of(&p) * problem->ic * problem->oc_all;
-    set_groups(&p);
+    p.dw_size = reduce_plan_taps_of(&p) * problem->ic * problem->oc_all;
+    reduce_plan_set_groups(&p);
     int64_t x = problem->h.in * problem->w.in * problem->ic, y = p.h.size * p.w.size * problem->oc;
-    cut(&p, problem->n * problem->groups * (x + y) * size_of(&p));
+    reduce_plan_cut(&p, problem->n * problem->groups * (x + y) * reduce_plan_size_of(&p));
     if (p.pieces > 1) {
-        p.partial = td_conv_take(space, p.pieces * p.dw_size * size_of(&p));
+        p.partial = td_conv_take(space, p.pieces * p.dw_size * reduce_plan_size_of(&p));
     }
     return p;
 }

@@ -84,7 +84,7 @@ static void plan_pictures(plan *p, const td_conv2d_desc *d)
     p->out.panels = td_divide_up(p->out.channels, p->out.width);
 }
 
-static void cut_rows(plan *p)
+static void wino_cut_rows(plan *p)
 {
     int64_t row_bytes =
         TD_WINO_POINTS * (int64_t)sizeof(float) * (p->in.channels + p->out.channels);
@@ -117,7 +117,7 @@ static int64_t sums_of(const plan *p)
     return TD_WINO_POINTS * p->in.width * p->out.width;
 }
 
-static plan make_plan(const td_conv2d_call *call, td_conv_space *space)
+static plan wino_make_plan(const td_conv2d_call *call, td_conv_space *space)
 {
     const td_conv2d_desc *d = call->desc;
     plan p = {
@@ -128,7 +128,7 @@ static plan make_plan(const td_conv2d_call *call, td_conv_space *space)
     plan_pictures(&p, d);
     p.tiles_w = td_divide_up(p.out.w, TD_WINO_OUT);
     p.rows = td_divide_up(p.out.h, TD_WINO_OUT) * p.tiles_w * d->n;
-    cut_rows(&p);
+    wino_cut_rows(&p);
     int64_t points = points_of(&p.in) + points_of(&p.out), blocks = p.in.panels * p.panels;
     if (p.shared) {
         p.points = td_wino_floats(space, points);
@@ -148,19 +148,19 @@ static plan make_plan(const td_conv2d_call *call, td_conv_space *space)
 
 /* ---- the steps of a round ---- */
 
-static int64_t rows_of(const round *r)
+static int64_t wino_rows_of(const round *r)
 {
     return td_min64(r->plan->round_rows, r->plan->rows - r->first);
 }
 
 /* Task `task` of the rows, one panel. */
-static td_wino_part part_of(const round *r, bool wide, int64_t panel, int64_t task)
+static td_wino_part wino_part_of(const round *r, bool wide, int64_t panel, int64_t task)
 {
     const picture *t = wide ? &r->plan->in : &r->plan->out;
     int64_t first = task * ROWS;
     float *points = wide ? r->in : r->out;
     return (td_wino_part){ .first = r->first + first,
-                           .rows = td_min64(ROWS, rows_of(r) - first),
+                           .rows = td_min64(ROWS, wino_rows_of(r) - first),
                            .channel = panel * t->width,
                            .channels = td_min64(t->width, t->channels - panel * t->width),
                            .points = points + panel * TD_WINO_POINTS * t->step + first * t->width };
@@ -171,7 +171,7 @@ static void x_task(void *ctx, int64_t task)
     const round *r = ctx;
     const plan *p = r->plan;
     for (int64_t panel = 0; panel < p->in.panels; panel++) {
-        td_wino_part part = part_of(r, true, panel, task);
+        td_wino_part part = wino_part_of(r, true, panel, task);
         td_wino_transform(p, p->wino->x_to_points, true, &part, (td_wino_tile){ .images = 0 });
     }
 }
@@ -184,7 +184,7 @@ static void product_task(void *ctx, int64_t task)
     int64_t point = task / p->panels, panel = task % p->panels, width = p->gemm->panel;
     td_wino_multiply(p, r->in + point * p->in.step,
                      p->weights + point * p->weights_step + panel * p->in.channels * width,
-                     r->out + point * p->out.step + panel * width, rows_of(r),
+                     r->out + point * p->out.step + panel * width, wino_rows_of(r),
                      (int)td_min64(width, p->out.channels - panel * width));
 }
 
@@ -192,7 +192,7 @@ static void y_task(void *ctx, int64_t task)
 {
     const round *r = ctx;
     const plan *p = r->plan;
-    td_wino_part part = part_of(r, false, 0, task);
+    td_wino_part part = wino_part_of(r, false, 0, task);
     td_wino_transform(p, p->wino->y_from_points, false, &part,
                       (td_wino_tile){ .bias = p->bias, .accumulate = p->call->accumulate });
 }
@@ -203,7 +203,7 @@ static void dy_task(void *ctx, int64_t task)
     const round *r = ctx;
     const plan *p = r->plan;
     for (int64_t panel = 0; panel < p->out.panels; panel++) {
-        td_wino_part part = part_of(r, false, panel, task);
+        td_wino_part part = wino_part_of(r, false, panel, task);
         td_wino_transform(p, p->wino->dy_to_points, false, &part, (td_wino_tile){ .images = 0 });
     }
 }
@@ -212,7 +212,7 @@ static void dy_task(void *ctx, int64_t task)
 static void sum_rows(const round *r, const float *x, const float *dy, float *sums, int64_t m, int n)
 {
     const plan *p = r->plan;
-    int64_t in = p->in.width, width = p->out.width, rows = rows_of(r);
+    int64_t in = p->in.width, width = p->out.width, rows = wino_rows_of(r);
     td_gemm_term term;
     td_gemm_block block = { .terms = &term,
                             .count = 1,
@@ -244,7 +244,7 @@ static void dw_task(void *ctx, int64_t task)
                  r->out + (dy * TD_WINO_POINTS + point) * p->out.step, sums + point * in * width, m,
                  (int)n);
     }
-    for (int64_t i = 0; i < m && r->first + rows_of(r) == p->rows; i++) {
+    for (int64_t i = 0; i < m && r->first + wino_rows_of(r) == p->rows; i++) {
         float *dw = (float *)p->call->w + (x * in + i) * oc + dy * width;
         p->wino->dw_from_points(dw, p->desc->ic * oc, sums + i * width, in * width, n,
                                 p->call->accumulate);
@@ -257,7 +257,7 @@ static void dw_task(void *ctx, int64_t task)
 static void run_round(td_pool *pool, round *r)
 {
     const plan *p = r->plan;
-    int64_t tasks = td_divide_up(rows_of(r), ROWS);
+    int64_t tasks = td_divide_up(wino_rows_of(r), ROWS);
     td_pool_run(pool, tasks, x_task, r);
     if (p->call->pass == TD_CONV2D_BACKWARD_WEIGHTS) {
         td_pool_run(pool, tasks, dy_task, r);
@@ -269,7 +269,7 @@ static void run_round(td_pool *pool, round *r)
 }
 
 /* A round of one thread. */
-static void round_task(void *ctx, int64_t number)
+static void wino_round_task(void *ctx, int64_t number)
 {
     const plan *p = ctx;
     int slot = td_wino_take_slot(p);
@@ -311,19 +311,19 @@ bool td_wino_wins(const td_conv2d_desc *d, td_conv2d_pass pass)
 int64_t td_wino_workspace(const td_conv2d_call *call)
 {
     td_conv_space space = { 0 };
-    make_plan(call, &space);
+    wino_make_plan(call, &space);
     return space.used;
 }
 
 void td_wino_run(td_pool *pool, const td_conv2d_call *call, void *workspace)
 {
     td_conv_space space = { .base = workspace };
-    plan p = make_plan(call, &space);
+    plan p = wino_make_plan(call, &space);
     if (p.weights) {
         td_wino_weights(pool, &p);
     }
     if (!p.shared) {
-        td_pool_run(pool, p.rounds, round_task, &p);
+        td_pool_run(pool, p.rounds, wino_round_task, &p);
         return;
     }
     round r = { .plan = &p, .in = p.points, .out = p.points + points_of(&p.in) };

@@ -68,7 +68,7 @@ int td_default_threads(void)
 }
 
 /* CPUs [first, first + count) of those in `from`. */
-static cpu_set_t part_of(const cpu_set_t *from, int first, int count)
+static cpu_set_t cpus_part_of(const cpu_set_t *from, int first, int count)
 {
     cpu_set_t part;
     CPU_ZERO(&part);
@@ -93,7 +93,7 @@ int td_bind_thread(pthread_t thread, int first, int count)
     if (first < 0 || count < 1 || first > atomic_load(&unbound_count) - count) {
         return EINVAL;
     }
-    cpu_set_t part = part_of(&unbound, first, count);
+    cpu_set_t part = cpus_part_of(&unbound, first, count);
     return pthread_setaffinity_np(thread, sizeof part, &part);
 }
 

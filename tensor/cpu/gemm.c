@@ -74,7 +74,7 @@ static void set_steps(plan *p)
     p->span = d->bf16 && deal > 1 ? deal : 1;
 }
 
-static void make_plan(plan *p, const td_gemm_desc *d, td_conv_space *space)
+static void gemm_make_plan(plan *p, const td_gemm_desc *d, td_conv_space *space)
 {
     p->desc = d;
     p->kernels = td_gemm_kernels_for(d->bf16 ? TD_BF16 : d->dtype);
@@ -90,7 +90,7 @@ static void make_plan(plan *p, const td_gemm_desc *d, td_conv_space *space)
     p->b = b > 0 ? td_conv_take(space, (b + p->b_low) * size) : NULL;
 }
 
-static bool is_empty(const td_gemm_desc *d)
+static bool gemm_is_empty(const td_gemm_desc *d)
 {
     return d->m == 0 || d->n == 0 || d->batch == 0;
 }
@@ -99,8 +99,8 @@ size_t td_gemm_workspace(const td_gemm_desc *desc)
 {
     td_conv_space space = { 0 };
     plan p;
-    if (!is_empty(desc) && !td_gemm_is_few(desc)) {
-        make_plan(&p, desc, &space);
+    if (!gemm_is_empty(desc) && !td_gemm_is_few(desc)) {
+        gemm_make_plan(&p, desc, &space);
     }
     return (size_t)space.used;
 }
@@ -108,7 +108,7 @@ size_t td_gemm_workspace(const td_gemm_desc *desc)
 /* ---- packing ---- */
 
 /* Bytes of an element of a factor. */
-static int64_t size_of(const plan *p, td_dtype dtype)
+static int64_t gemm_size_of(const plan *p, td_dtype dtype)
 {
     return p->desc->bf16 ? (int64_t)td_dtype_size(dtype) : (int64_t)p->kernels->size;
 }
@@ -126,7 +126,7 @@ static void pack_a_task(const plan *p, int64_t task)
     for (int64_t k0 = 0; k0 < d->k; k0 += TD_BF16_BLOCK, to += TD_BF16_BLOCK) {
         int64_t at = matrix * d->a_batch + row * d->a_row + k0 * d->a_col;
         int k = (int)td_min64(TD_BF16_BLOCK, d->k - k0);
-        from.data = (const char *)d->a + at * size_of(p, d->a_dtype);
+        from.data = (const char *)d->a + at * gemm_size_of(p, d->a_dtype);
         (by_rows ? td_bf16_pack_a : td_bf16_pack_a_turned)(to, p->k, p->a_low, &from, m, k);
     }
 }
@@ -138,7 +138,7 @@ static void pack_b_task(const plan *p, int64_t task)
     int64_t blocks = td_divide_up(d->k, p->pack_k), width = p->kernels->panel;
     int64_t k0 = task % blocks * p->pack_k, k = td_min64(p->pack_k, d->k - k0);
     int64_t panel = task / blocks % p->panels, matrix = task / blocks / p->panels;
-    int64_t n = td_min64(width, d->n - panel * width), size = size_of(p, d->b_dtype);
+    int64_t n = td_min64(width, d->n - panel * width), size = gemm_size_of(p, d->b_dtype);
     int64_t at = matrix * d->b_batch + k0 * d->b_row + panel * width * d->b_col;
     const char *from = (const char *)d->b + at * size;
     int64_t to = ((matrix * p->panels + panel) * p->k + k0) * width;
@@ -161,7 +161,7 @@ static int64_t a_tasks(const plan *p)
     return p->a ? matrices(p->desc, p->desc->a_batch) * packed_rows(p->desc) / TD_BF16_BLOCK : 0;
 }
 
-static void pack_task(void *ctx, int64_t task)
+static void gemm_pack_task(void *ctx, int64_t task)
 {
     const plan *p = ctx;
     if (task < a_tasks(p)) {
@@ -232,7 +232,7 @@ static void multiply_task(void *ctx, int64_t task)
 
 void td_gemm(td_pool *pool, const td_gemm_desc *desc, void *workspace)
 {
-    if (is_empty(desc)) {
+    if (gemm_is_empty(desc)) {
         return;
     }
     if (td_gemm_is_few(desc)) {
@@ -241,7 +241,7 @@ void td_gemm(td_pool *pool, const td_gemm_desc *desc, void *workspace)
     }
     td_conv_space space = { .base = workspace };
     plan p;
-    make_plan(&p, desc, &space);
+    gemm_make_plan(&p, desc, &space);
     int64_t a_row[BF16_BLOCK_M], c_row[BF16_BLOCK_M], rows = td_min64(p.block_m, desc->m);
     int64_t a_step = (p.a ? p.k : desc->a_row) * (int64_t)p.kernels->size;
     int64_t c_step = desc->c_row * (int64_t)td_dtype_size(desc->dtype);
@@ -258,7 +258,7 @@ void td_gemm(td_pool *pool, const td_gemm_desc *desc, void *workspace)
     if (p.b) {
         int64_t b_tasks =
             matrices(desc, desc->b_batch) * p.panels * td_divide_up(desc->k, p.pack_k);
-        td_pool_run(pool, a_tasks(&p) + b_tasks, pack_task, &p);
+        td_pool_run(pool, a_tasks(&p) + b_tasks, gemm_pack_task, &p);
     }
     int64_t threads = td_pool_threads(pool) / desc->batch; /* for a matrix */
     p.turns = td_turns_make(p.row_blocks, td_divide_up(p.panels, p.span), desc->k * desc->n,

@@ -28,8 +28,8 @@ bool td_gemm_is_few(const td_gemm_desc *d)
 }
 
 /* C's strip = or += sums; behind the last block comes the bias. */
-static void add_block(const td_gemm_desc *d, const float *sums, int64_t j0, int64_t n, bool add,
-                      bool last)
+static void few_add_block(const td_gemm_desc *d, const float *sums, int64_t j0, int64_t n, bool add,
+                          bool last)
 {
     const float *bias = last ? d->bias : NULL;
     for (int64_t r = 0; r < d->m; r++) {
@@ -42,7 +42,7 @@ static void add_block(const td_gemm_desc *d, const float *sums, int64_t j0, int6
     }
 }
 
-static void strip_task(void *ctx, int64_t task)
+static void few_strip_task(void *ctx, int64_t task)
 {
     const few_job *job = ctx;
     const td_gemm_desc *d = job->desc;
@@ -69,7 +69,7 @@ static void strip_task(void *ctx, int64_t task)
                              .c = sums,
                              .c_row = MOST_STRIP };
         loops->transformer.few_rows(&rows);
-        add_block(d, sums, j0, n, d->accumulate || k0 > 0, k0 + k == d->k);
+        few_add_block(d, sums, j0, n, d->accumulate || k0 > 0, k0 + k == d->k);
     }
 }
 
@@ -81,5 +81,5 @@ void td_gemm_few(td_pool *pool, const td_gemm_desc *desc)
         int64_t strip = td_divide_up(share, TURNED_STRIP) * TURNED_STRIP;
         job.strip = td_min64(strip, MOST_STRIP);
     }
-    td_pool_run(pool, td_divide_up(desc->n, job.strip), strip_task, &job);
+    td_pool_run(pool, td_divide_up(desc->n, job.strip), few_strip_task, &job);
 }

@@ -37,7 +37,7 @@ typedef struct attention_job {
     bool accumulate[3]; /* to dq, dk, dv */
 } attention_job;
 
-static head_rows rows_of(char *at, int64_t batch, int64_t token, int64_t head)
+static head_rows attention_rows_of(char *at, int64_t batch, int64_t token, int64_t head)
 {
     head_rows x = { at, batch, token, head, { 0 } };
     for (int64_t i = 0; i < TD_TILE; i++) {
@@ -51,7 +51,7 @@ static char *row_at(const head_rows *x, int64_t batch, int64_t head, int64_t tok
     return x->at + batch * x->batch + head * x->head + token * x->token;
 }
 
-static td_dtype sums_dtype(const attention_job *job)
+static td_dtype attention_sums_dtype(const attention_job *job)
 {
     return job->tiles.dtype == TD_F64 ? TD_F64 : TD_F32;
 }
@@ -184,7 +184,7 @@ static void backward_begin(const attention_job *job, backward_memory *m, int64_t
         const head_rows **of[3] = { &m->dq, &m->dk, &m->dv };
         for (int i = 0; i < 3; i++) {
             int64_t rows = i == 0 ? job->queries : job->keys, row = t->width * t->sum;
-            m->sums[i] = rows_of(td_conv_take(space, rows * row), 0, row, 0);
+            m->sums[i] = attention_rows_of(td_conv_take(space, rows * row), 0, row, 0);
             *of[i] = &m->sums[i];
         }
     }
@@ -205,7 +205,8 @@ static void row_dots(const attention_job *job, const backward_memory *m, int64_t
             dy = wide;
             y = wide + t->width;
         }
-        td_store_element(m->dots, sums_dtype(job), i, t->loops->transformer.dot(t->width, dy, y));
+        td_store_element(m->dots, attention_sums_dtype(job), i,
+                         t->loops->transformer.dot(t->width, dy, y));
     }
 }
 
@@ -235,8 +236,8 @@ static void backward_begin_head(const attention_job *job, backward_memory *m, in
            (size_t)(job->queries * t->sum));
     row_dots(job, m, batch, head);
     for (int64_t i = job->queries; i < tiles * TD_TILE; i++) { /* lanes of nothing: p is 0 there */
-        td_store_element(m->lse, sums_dtype(job), i, INFINITY);
-        td_store_element(m->dots, sums_dtype(job), i, 0.0);
+        td_store_element(m->lse, attention_sums_dtype(job), i, INFINITY);
+        td_store_element(m->dots, attention_sums_dtype(job), i, 0.0);
     }
 }
 
@@ -355,13 +356,14 @@ static head_rows stage(td_staged *staged, const td_tensor *t, td_dtype dtype, bo
         t = staged->tensor;
     }
     int64_t size = (int64_t)td_dtype_size(t->dtype);
-    return rows_of(td_ptr(t), t->stride[0] * size, t->stride[1] * size, t->stride[2] * size);
+    return attention_rows_of(td_ptr(t), t->stride[0] * size, t->stride[1] * size,
+                             t->stride[2] * size);
 }
 
 enum { STAGED_Q, STAGED_K, STAGED_V, STAGED_Y, STAGED };
 
-static void start(attention_job *job, const td_attention_args *args, td_staged staged[STAGED],
-                  bool forward)
+static void attention_start(attention_job *job, const td_attention_args *args,
+                            td_staged staged[STAGED], bool forward)
 {
     td_dtype dtype = args->q->dtype;
     if (dtype == TD_BF16 && td_gemm_kernels_for(TD_BF16) == NULL) {
@@ -389,7 +391,7 @@ void td_cpu_attention(const td_attention_args *args)
     }
     td_staged staged[STAGED];
     attention_job job;
-    start(&job, args, staged, true);
+    attention_start(&job, args, staged, true);
     int64_t heads = args->q->shape[0] * job.heads;
     bool few = heads < 2 * td_pool_threads(td_cpu_pool(device));
     int64_t parts = few ? td_divide_up(job.queries, TD_TILE) : 1;
@@ -414,7 +416,7 @@ void td_cpu_attention_grad(const td_attention_grad_args *args)
     }
     td_staged staged[STAGED], sdy, sdq, sdk, sdv;
     attention_job job;
-    start(&job, forward, staged, false);
+    attention_start(&job, forward, staged, false);
     job.dy = stage(&sdy, args->dy, job.tiles.dtype, false, false);
     job.dq = stage(&sdq, args->dq, job.tiles.dtype, true, args->accumulate[0]);
     job.dk = stage(&sdk, args->dk, job.tiles.dtype, true, args->accumulate[1]);

@@ -56,7 +56,7 @@ static void moments_range(void *ctx, int64_t begin, int64_t end)
 
 /* Takes memory for the moments, which the caller frees, and leaves the mean and m2 of all rows in
  * moments[0..2*channels). */
-static void find_moments(norm_job *job, td_device device)
+static void norm_find_moments(norm_job *job, td_device device)
 {
     int64_t chunks = (job->rows + job->chunk - 1) / job->chunk;
     job->moments = td_scratch(device, (size_t)(chunks * 4 * job->channels) * sizeof(double));
@@ -94,8 +94,8 @@ static void update_running(td_tensor *running, int64_t c, double momentum, doubl
 
 /* Per channel: statistics, what they leave behind, and the constants of y = (x - mean) * scale +
  * shift. What rounding takes from the mean goes into the shift. */
-static void prepare_channels(const td_batch_norm_args *a, const norm_job *job, void *mean_of,
-                             void *scale_of, void *shift_of)
+static void norm_prepare_channels(const td_batch_norm_args *a, const norm_job *job, void *mean_of,
+                                  void *scale_of, void *shift_of)
 {
     td_dtype dtype = td_norm_dtype(a->x->dtype);
     double n = (double)job->rows;
@@ -150,12 +150,12 @@ void td_cpu_batch_norm(const td_batch_norm_args *a)
         .activation = a->activation,
     };
     if (a->training) {
-        find_moments(&job, device);
+        norm_find_moments(&job, device);
     }
     int64_t bytes = channels * (int64_t)td_dtype_size(td_norm_dtype(x->dtype));
     char *mean = td_scratch(device, (size_t)(3 * bytes));
     char *scale = mean + bytes, *shift = scale + bytes;
-    prepare_channels(a, &job, mean, scale, shift);
+    norm_prepare_channels(a, &job, mean, scale, shift);
     job.constants = (td_norm_constants){ .mean = mean, .scale = scale, .shift = shift };
     if (a->max_pool) {
         td_pool_normalized(a->y, a->index, x, job.x, a->max_pool, &job.constants);
@@ -187,9 +187,9 @@ static double group_moments(const norm_job *job, int64_t first, int64_t each, do
 }
 
 /* As prepare_channels. */
-static void prepare_groups(const norm_job *job, td_tensor *means, td_tensor *inv_stds,
-                           const td_tensor *weight, const td_tensor *bias, double eps,
-                           char *mean_of)
+static void norm_prepare_groups(const norm_job *job, td_tensor *means, td_tensor *inv_stds,
+                                const td_tensor *weight, const td_tensor *bias, double eps,
+                                char *mean_of)
 {
     td_dtype dtype = means->dtype;
     int64_t bytes = job->channels * job->size, groups = means->shape[1];
@@ -228,9 +228,9 @@ void td_cpu_group_norm(td_tensor *y, td_tensor *mean, td_tensor *inv_std, const 
         .x = td_stage_in(&sx, x, TD_IMAGE),
         .y = td_stage_out(&sy, y, TD_IMAGE, false),
     };
-    find_moments(&job, device);
+    norm_find_moments(&job, device);
     char *constants = td_scratch(device, (size_t)(3 * columns * job.size));
-    prepare_groups(&job, mean, inv_std, weight, bias, eps, constants);
+    norm_prepare_groups(&job, mean, inv_std, weight, bias, eps, constants);
     job.constants = (td_norm_constants){ .mean = constants,
                                          .scale = constants + columns * job.size,
                                          .shift = constants + 2 * columns * job.size };

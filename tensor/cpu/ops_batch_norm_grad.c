@@ -29,7 +29,7 @@ typedef struct grad_job {
 } grad_job;
 
 /* What a block of rows reads, byte offset `at` from the beginning. */
-static td_norm_grad block_at(const grad_job *job, int64_t at)
+static td_norm_grad norm_grad_block_at(const grad_job *job, int64_t at)
 {
     return (td_norm_grad){
         .mask = job->mask, .dy = job->dy + at, .x = job->x + at, .y = job->y ? job->y + at : NULL
@@ -70,7 +70,7 @@ static void sums_range(void *ctx, int64_t begin, int64_t end)
     for (int64_t r = begin; r < end; r += TD_NORM_BLOCK) {
         int64_t n = end - r < TD_NORM_BLOCK ? end - r : TD_NORM_BLOCK;
         int64_t at = r * channels * job->size;
-        td_norm_grad from = block_at(job, at);
+        td_norm_grad from = norm_grad_block_at(job, at);
         if (job->gelu_g) {
             gelu_grad(job, r, n);
             from.dy = job->gelu_g + at;
@@ -101,7 +101,7 @@ static void apply_range(void *ctx, int64_t begin, int64_t end)
     for (int64_t r = begin; r < end; r += job->block) {
         int64_t n = end - r < job->block ? end - r : job->block;
         int64_t at = r * job->channels * job->size;
-        td_norm_grad from = block_at(job, at);
+        td_norm_grad from = norm_grad_block_at(job, at);
         if (job->keep) {
             from.mask = TD_NORM_MASK_NONE;
             from.dy = job->dadd + at;
@@ -115,7 +115,7 @@ static void apply_range(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-static void put(td_tensor *t, int64_t c, bool accumulate, double value)
+static void norm_grad_put(td_tensor *t, int64_t c, bool accumulate, double value)
 {
     if (t) {
         td_set_channel(t, c, value + (accumulate ? td_channel(t, c, 0.0) : 0.0));
@@ -123,7 +123,8 @@ static void put(td_tensor *t, int64_t c, bool accumulate, double value)
 }
 
 /* Per channel: the gradients of weight and bias, and the constants of dx. */
-static void prepare_channels(const td_batch_norm_grad_args *args, const grad_job *job, char *a)
+static void norm_grad_prepare_channels(const td_batch_norm_grad_args *args, const grad_job *job,
+                                       char *a)
 {
     td_dtype dtype = td_norm_dtype(args->x->dtype);
     int64_t channels = job->channels, bytes = channels * (int64_t)td_dtype_size(dtype);
@@ -135,8 +136,8 @@ static void prepare_channels(const td_batch_norm_grad_args *args, const grad_job
             continue;
         }
         double g = job->sums[c], gx = job->sums[channels + c], n = (double)job->rows;
-        put(args->dbias, c, args->accumulate_dbias, g);
-        put(args->dweight, c, args->accumulate_dweight, gx * inv_std);
+        norm_grad_put(args->dbias, c, args->accumulate_dbias, g);
+        norm_grad_put(args->dweight, c, args->accumulate_dweight, gx * inv_std);
         td_store_element(a + bytes, dtype, c, -scale * inv_std * inv_std * gx / n);
         td_store_element(a + 2 * bytes, dtype, c, -scale * g / n);
     }
@@ -163,7 +164,7 @@ static void *take_g(const td_batch_norm_grad_args *args, grad_job *job, td_devic
 }
 
 /* The two passes, on staged tensors. */
-static void run_grad(const td_batch_norm_grad_args *args, grad_job *job, td_device device)
+static void norm_run_grad(const td_batch_norm_grad_args *args, grad_job *job, td_device device)
 {
     td_dtype dtype = td_norm_dtype(args->x->dtype);
     int64_t channels = job->channels, bytes = channels * (int64_t)td_dtype_size(dtype);
@@ -196,7 +197,7 @@ static void run_grad(const td_batch_norm_grad_args *args, grad_job *job, td_devi
             find_sums(job, device);
         }
     }
-    prepare_channels(args, job, a);
+    norm_grad_prepare_channels(args, job, a);
     if (job->dx || (job->dadd && !job->keep)) {
         td_parallel_backwards(device, job->rows, job->chunk, apply_range, job);
     }
@@ -205,7 +206,7 @@ static void run_grad(const td_batch_norm_grad_args *args, grad_job *job, td_devi
     td_scratch_free(device, mean);
 }
 
-static td_norm_mask mask_of(const td_batch_norm_grad_args *args)
+static td_norm_mask norm_grad_mask_of(const td_batch_norm_grad_args *args)
 {
     if (args->activation != TD_NORM_RELU || args->max_pool) { /* or g is made first */
         return TD_NORM_MASK_NONE;
@@ -219,12 +220,12 @@ void td_cpu_batch_norm_grad(const td_batch_norm_grad_args *args)
     int64_t numel = td_numel(x), channels = x->shape[1];
     if (numel == 0) { /* sums of nothing */
         for (int64_t c = 0; c < channels; c++) {
-            put(args->dbias, c, args->accumulate_dbias, 0.0);
-            put(args->dweight, c, args->accumulate_dweight, 0.0);
+            norm_grad_put(args->dbias, c, args->accumulate_dbias, 0.0);
+            norm_grad_put(args->dweight, c, args->accumulate_dweight, 0.0);
         }
         return;
     }
-    td_norm_mask mask = mask_of(args);
+    td_norm_mask mask = norm_grad_mask_of(args);
     td_staged sdy, sx, sy, sdx, sdadd;
     grad_job job = {
         .loops = td_loops_of(x->dtype),
@@ -243,15 +244,15 @@ void td_cpu_batch_norm_grad(const td_batch_norm_grad_args *args)
         .add_dx = args->accumulate_dx,
         .add_dadd = args->accumulate_dadd,
     };
-    run_grad(args, &job, td_device_of(x));
+    norm_run_grad(args, &job, td_device_of(x));
     td_stage_end(&sdadd, &sdx, &sy, &sx, &sdy);
 }
 
 /* ---- group normalisation: as above, but with means over groups of columns ---- */
 
 /* Per column of a picture: the constants of dx = a g + b (x - mean) + c. */
-static void prepare_groups(const grad_job *job, const td_tensor *weight, const td_tensor *inv_std,
-                           char *a)
+static void norm_grad_prepare_groups(const grad_job *job, const td_tensor *weight,
+                                     const td_tensor *inv_std, char *a)
 {
     td_dtype dtype = inv_std->dtype;
     int64_t bytes = job->channels * job->size, groups = inv_std->shape[1];
@@ -288,8 +289,8 @@ static void put_group_sums(const grad_job *job, td_tensor *dweight, bool accumul
             gx += job->sums[job->channels + i] *
                   td_load_element(td_ptr(inv_std), inv_std->dtype, group);
         }
-        put(dweight, c, accumulate_dweight, gx);
-        put(dbias, c, accumulate_dbias, g);
+        norm_grad_put(dweight, c, accumulate_dweight, gx);
+        norm_grad_put(dbias, c, accumulate_dbias, g);
     }
 }
 
@@ -335,7 +336,7 @@ void td_cpu_group_norm_grad(td_tensor *dx, td_tensor *dweight, td_tensor *dbias,
     find_sums(&job, device);
     put_group_sums(&job, dweight, accumulate_dweight, dbias, accumulate_dbias, inv_std);
     if (job.dx) {
-        prepare_groups(&job, weight, inv_std, constants + bytes);
+        norm_grad_prepare_groups(&job, weight, inv_std, constants + bytes);
         td_parallel_backwards(device, job.rows, job.chunk, apply_range, &job);
     }
     td_scratch_free(device, job.sums);

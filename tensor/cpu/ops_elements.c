@@ -107,8 +107,8 @@ static void *take(const element_job *job, int k, int64_t n, void *from, int64_t 
 }
 
 /* The other way: n elements of the result from the buffer to their place. */
-static void put(const element_job *job, int64_t n, void *to, int64_t stride,
-                const element_buffer *buffer)
+static void elements_put(const element_job *job, int64_t n, void *to, int64_t stride,
+                         const element_buffer *buffer)
 {
     if (!is_half(job, 0)) {
         td_copy_run((size_t)job->size[0], n, to, stride, buffer->at, 1);
@@ -145,7 +145,7 @@ static void run_pieces(const element_job *job, const td_loops *loops, int64_t n,
             loops->binary[TD_BINARY_add](m, direct ? (void *)to : buffer[0].at, old, at[0]);
         }
         if (!direct) {
-            put(job, m, to, stride[0], &buffer[0]);
+            elements_put(job, m, to, stride[0], &buffer[0]);
         }
     }
 }

@@ -62,7 +62,7 @@ static item item_of(const pool_job *job, int64_t number)
 }
 
 /* piece: elements of a run that are one item of work. */
-static void cut(pool_job *job, int64_t piece)
+static void pooling_cut(pool_job *job, int64_t piece)
 {
     const int64_t *to = job->gradient ? job->size_x : job->size_y;
     job->piece = piece;
@@ -120,7 +120,8 @@ static double average_over(const pool_job *job, int64_t oy, int64_t ox)
 }
 
 /* sum = or += the weighted taps; of floats, unless the images are f64. */
-static void add_taps(const pool_job *job, const item *it, tap_list *list, double *sum, bool more)
+static void pooling_add_taps(const pool_job *job, const item *it, tap_list *list, double *sum,
+                             bool more)
 {
     job->loops->tap_sum(it->n, sum, &list->taps, list->weight, more);
     list->taps.count = 0;
@@ -150,7 +151,7 @@ static void gather(const pool_job *job, const item *it, tap_list *list, double *
             int64_t y = gradient ? it->y : h, x = gradient ? it->x : w;
             int64_t pixel = (h * width + w) * job->run + it->first;
             if (list->taps.count == MAX_TAPS) {
-                add_taps(job, it, list, sum, more);
+                pooling_add_taps(job, it, list, sum, more);
                 more = true;
             }
             int t = list->taps.count++;
@@ -162,7 +163,7 @@ static void gather(const pool_job *job, const item *it, tap_list *list, double *
         }
     }
     if (sum) {
-        add_taps(job, it, list, sum, more);
+        pooling_add_taps(job, it, list, sum, more);
     }
 }
 
@@ -242,8 +243,8 @@ static void run_pool(pool_job *job, td_device device, td_range_fn fn)
 /* ---- the kernels ---- */
 
 /* x: the images, y: the pooled ones; or their gradients, the job then being to find x's. */
-static pool_job describe(const td_tensor *x, const td_tensor *y, const td_pool2d_params *params,
-                         bool gradient)
+static pool_job pooling_describe(const td_tensor *x, const td_tensor *y,
+                                 const td_pool2d_params *params, bool gradient)
 {
     pool_job job = {
         .loops = td_loops_of(x->dtype),
@@ -254,7 +255,7 @@ static pool_job describe(const td_tensor *x, const td_tensor *y, const td_pool2d
         .size_y = { y->shape[2], y->shape[3] },
         .run = x->shape[0] * x->shape[1],
     };
-    cut(&job, PIECE);
+    pooling_cut(&job, PIECE);
     return job;
 }
 
@@ -262,7 +263,7 @@ void td_cpu_max_pool2d(td_tensor *y, td_tensor *index, const td_tensor *x,
                        const td_pool2d_params *params)
 {
     td_staged sy, sindex, sx;
-    pool_job job = describe(x, y, params, false);
+    pool_job job = pooling_describe(x, y, params, false);
     job.from = td_stage_in(&sx, x, TD_IMAGE);
     job.to = td_stage_out(&sy, y, TD_IMAGE, false);
     job.index = td_stage_out(&sindex, index, TD_IMAGE, false);
@@ -274,7 +275,7 @@ void td_cpu_max_pool2d_grad(td_tensor *dx, const td_tensor *dy, const td_tensor 
                             const td_pool2d_params *params, bool accumulate)
 {
     td_staged sdx, sdy, sindex;
-    pool_job job = describe(dx, dy, params, true);
+    pool_job job = pooling_describe(dx, dy, params, true);
     job.from = td_stage_in(&sdy, dy, TD_IMAGE);
     job.to = td_stage_out(&sdx, dx, TD_IMAGE, accumulate);
     td_stage_in(&sindex, index, TD_IMAGE);
@@ -287,7 +288,7 @@ void td_cpu_max_pool2d_grad(td_tensor *dx, const td_tensor *dy, const td_tensor 
 void td_cpu_avg_pool2d(td_tensor *y, const td_tensor *x, const td_pool2d_params *params)
 {
     td_staged sy, sx;
-    pool_job job = describe(x, y, params, false);
+    pool_job job = pooling_describe(x, y, params, false);
     job.from = td_stage_in(&sx, x, TD_IMAGE);
     job.to = td_stage_out(&sy, y, TD_IMAGE, false);
     run_pool(&job, td_device_of(y), avg_pool_range);
@@ -298,7 +299,7 @@ void td_cpu_avg_pool2d_grad(td_tensor *dx, const td_tensor *dy, const td_pool2d_
                             bool accumulate)
 {
     td_staged sdx, sdy;
-    pool_job job = describe(dx, dy, params, true);
+    pool_job job = pooling_describe(dx, dy, params, true);
     job.from = td_stage_in(&sdy, dy, TD_IMAGE);
     job.to = td_stage_out(&sdx, dx, TD_IMAGE, accumulate);
     job.accumulate = accumulate;
@@ -319,13 +320,13 @@ void td_pool_normalized(td_tensor *y, td_tensor *index, const td_tensor *x, cons
                         const td_pool2d_params *params, const td_norm_constants *constants)
 {
     td_staged sy, sindex;
-    pool_job job = describe(x, y, params, false);
+    pool_job job = pooling_describe(x, y, params, false);
     job.from = x_data;
     job.to = td_stage_out(&sy, y, TD_IMAGE, false);
     job.index = td_stage_out(&sindex, index, TD_IMAGE, false);
     job.channels = x->shape[1];
     job.constants = constants;
-    cut(&job, row_piece(PIECE, job.channels));
+    pooling_cut(&job, row_piece(PIECE, job.channels));
     run_pool(&job, td_device_of(y), max_pool_range);
     td_stage_end(&sindex, &sy);
 }
@@ -336,7 +337,7 @@ void td_pool_grad_and_sums(void *g, const td_tensor *dy, const td_tensor *index,
 {
     td_device device = td_device_of(x);
     td_staged sdy, sindex;
-    pool_job job = describe(x, dy, params, true);
+    pool_job job = pooling_describe(x, dy, params, true);
     job.from = td_stage_in(&sdy, dy, TD_IMAGE);
     job.to = g;
     td_stage_in(&sindex, index, TD_IMAGE);
@@ -344,7 +345,7 @@ void td_pool_grad_and_sums(void *g, const td_tensor *dy, const td_tensor *index,
     job.channels = x->shape[1];
     job.constants = constants;
     job.x = x_data;
-    cut(&job, row_piece(4 * PIECE, job.channels));
+    pooling_cut(&job, row_piece(4 * PIECE, job.channels));
     int64_t tasks = (job.items + job.chunk - 1) / job.chunk, count = job.channels;
     job.sums = td_scratch(device, (size_t)(tasks * 4 * count) * sizeof *job.sums);
     run_pool(&job, device, max_pool_grad_range);

@@ -101,7 +101,7 @@ typedef struct round_job {
     int64_t count;
 } round_job;
 
-static void round_task(void *ctx, int64_t task)
+static void products_round_task(void *ctx, int64_t task)
 {
     const round_job *job = ctx;
     int64_t end = td_min64(job->count, (task + 1) * ROUND_PIECE);
@@ -119,8 +119,8 @@ static const void *stage_factor(td_staged *staged, const td_tensor *t, const td_
     }
     float *values = td_stage_copy(staged, t, layout, TD_F32);
     round_job job = { values, td_numel(t) };
-    td_pool_run(td_cpu_pool(td_device_of(t)), td_divide_up(job.count, ROUND_PIECE), round_task,
-                &job);
+    td_pool_run(td_cpu_pool(td_device_of(t)), td_divide_up(job.count, ROUND_PIECE),
+                products_round_task, &job);
     return values;
 }
 
@@ -199,8 +199,8 @@ static bool is_bf16(const td_conv2d_desc *d, td_dtype x, td_dtype w, td_dtype y,
     return (split || mixed) && td_conv2d_takes_bf16(d);
 }
 
-static td_conv2d_desc describe(const td_tensor *x, const td_tensor *w, const td_tensor *y,
-                               const td_conv2d_params *p)
+static td_conv2d_desc products_describe(const td_tensor *x, const td_tensor *w, const td_tensor *y,
+                                        const td_conv2d_params *p)
 {
     td_conv2d_desc d = {
         .dtype = general_dtype(x),
@@ -237,7 +237,7 @@ static const void *stage_operand(td_staged *staged, const td_conv2d_desc *d, con
 }
 
 /* Of the bias, and of the gradient of the weights. */
-static td_dtype sums_dtype(const td_conv2d_desc *d)
+static td_dtype products_sums_dtype(const td_conv2d_desc *d)
 {
     return d->bf16 ? TD_F32 : d->dtype;
 }
@@ -254,11 +254,11 @@ static void run_conv(td_device device, const td_conv2d_call *call)
 void td_cpu_conv2d(td_tensor *y, const td_tensor *x, const td_tensor *w, const td_tensor *bias,
                    const td_conv2d_params *params)
 {
-    td_conv2d_desc desc = describe(x, w, y, params);
+    td_conv2d_desc desc = products_describe(x, w, y, params);
     td_staged sy, sx, sw, sb;
     const void *from = stage_operand(&sx, &desc, x, w, TD_IMAGE);
     const void *filter = stage_operand(&sw, &desc, w, x, TD_FILTER);
-    const void *shift = td_stage_in_as(&sb, bias, TD_ROW_MAJOR, sums_dtype(&desc));
+    const void *shift = td_stage_in_as(&sb, bias, TD_ROW_MAJOR, products_sums_dtype(&desc));
     void *to = td_stage_out_as(&sy, y, TD_IMAGE, desc.dtype, false);
     run_conv(td_device_of(y), &(td_conv2d_call){ .desc = &desc,
                                                  .pass = TD_CONV2D_FORWARD,
@@ -272,7 +272,7 @@ void td_cpu_conv2d(td_tensor *y, const td_tensor *x, const td_tensor *w, const t
 void td_cpu_conv2d_grad_input(td_tensor *dx, const td_tensor *dy, const td_tensor *w,
                               const td_conv2d_params *params, bool accumulate)
 {
-    td_conv2d_desc desc = describe(dx, w, dy, params);
+    td_conv2d_desc desc = products_describe(dx, w, dy, params);
     td_staged sdx, sdy, sw;
     const void *from = stage_operand(&sdy, &desc, dy, w, TD_IMAGE);
     const void *filter = stage_operand(&sw, &desc, w, dy, TD_FILTER);
@@ -289,11 +289,11 @@ void td_cpu_conv2d_grad_input(td_tensor *dx, const td_tensor *dy, const td_tenso
 void td_cpu_conv2d_grad_weight(td_tensor *dw, const td_tensor *dy, const td_tensor *x,
                                const td_conv2d_params *params, bool accumulate)
 {
-    td_conv2d_desc desc = describe(x, dw, dy, params);
+    td_conv2d_desc desc = products_describe(x, dw, dy, params);
     td_staged sdw, sdy, sx;
     const void *from = stage_operand(&sdy, &desc, dy, x, TD_IMAGE);
     const void *input = stage_operand(&sx, &desc, x, dy, TD_IMAGE);
-    void *to = td_stage_out_as(&sdw, dw, TD_FILTER, sums_dtype(&desc), accumulate);
+    void *to = td_stage_out_as(&sdw, dw, TD_FILTER, products_sums_dtype(&desc), accumulate);
     run_conv(td_device_of(dw), &(td_conv2d_call){ .desc = &desc,
                                                   .pass = TD_CONV2D_BACKWARD_WEIGHTS,
                                                   .x = input,

@@ -147,7 +147,7 @@ static void combine_range(void *ctx, int64_t begin, int64_t end)
 }
 
 /* Parts a walk over x and y (expanded to x's shape) into kept and reduced dimensions. */
-static void part_dimensions(reduce_job *job, const td_walk *all)
+static void reduce_part_dimensions(reduce_job *job, const td_walk *all)
 {
     td_walk *kept = &job->kept, *reduced = &job->reduced;
     kept->operands = 2;
@@ -175,7 +175,7 @@ static void part_dimensions(reduce_job *job, const td_walk *all)
 }
 
 /* Chooses blocks and segments. */
-static void cut(reduce_job *job)
+static void reduce_cut(reduce_job *job)
 {
     int64_t outputs = job->kept.count, total = job->reduced.count;
     int64_t whole = TD_CHUNK_ELEMENTS;
@@ -197,8 +197,8 @@ static void cut(reduce_job *job)
 /* The result of one output is also left in *value if that is wanted. */
 static void run_reduce(reduce_job *job, td_device device, const td_walk *all, double *value)
 {
-    part_dimensions(job, all);
-    cut(job);
+    reduce_part_dimensions(job, all);
+    reduce_cut(job);
     job->loops = td_loops_of(job->dtype);
     if (job->segments > 1 || value) {
         size_t count = (size_t)(job->segments * job->kept.count);

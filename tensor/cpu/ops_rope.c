@@ -36,7 +36,7 @@ static void turns_range(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-static void *head_of(const td_tensor *x, const rope_job *job, int64_t row, int64_t head)
+static void *rope_head_of(const td_tensor *x, const rope_job *job, int64_t row, int64_t head)
 {
     int64_t at = row / job->tokens * x->stride[0] + row % job->tokens * x->stride[1];
     return (char *)td_ptr(x) + (at + head * x->stride[2]) * job->size;
@@ -48,9 +48,10 @@ static void rope_range(void *ctx, int64_t begin, int64_t end)
     int64_t row = 2 * job->pairs * (int64_t)td_dtype_size(job->dtype);
     for (int64_t i = begin; i < end; i++) {
         for (int64_t head = 0; head < job->heads; head++) {
-            job->loops->transformer.rope(
-                job->pairs, job->params->interleaved, head_of(job->y, job, i, head),
-                head_of(job->x, job, i, head), job->turns + i % job->tokens * row, job->accumulate);
+            job->loops->transformer.rope(job->pairs, job->params->interleaved,
+                                         rope_head_of(job->y, job, i, head),
+                                         rope_head_of(job->x, job, i, head),
+                                         job->turns + i % job->tokens * row, job->accumulate);
         }
     }
 }

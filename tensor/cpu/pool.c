@@ -317,7 +317,7 @@ static void run_shared(td_pool *pool, const job *j)
     }
 }
 
-static void run(td_pool *pool, const job *j)
+static void pool_run(td_pool *pool, const job *j)
 {
     if (j->tasks <= 0) {
         return;
@@ -346,13 +346,13 @@ static void run(td_pool *pool, const job *j)
 void td_pool_run(td_pool *pool, int64_t tasks, td_task_fn fn, void *ctx)
 {
     const job j = { tasks, fn, ctx, false };
-    run(pool, &j);
+    pool_run(pool, &j);
 }
 
 void td_pool_run_backwards(td_pool *pool, int64_t tasks, td_task_fn fn, void *ctx)
 {
     const job j = { tasks, fn, ctx, true };
-    run(pool, &j);
+    pool_run(pool, &j);
 }
 
 /* ---- life ---- */

@@ -15,7 +15,7 @@ static void zero(td_device device, void *memory, size_t bytes)
     td_cuda_must(cudaMemsetAsync(memory, 0, bytes, gpu->stream), "zeroing memory");
 }
 
-static void wait(td_device device)
+static void cuda_wait(td_device device)
 {
     td_cuda_wait(td_cuda_of(device), "waiting for the GPU");
 }
@@ -35,7 +35,7 @@ const td_backend *td_cuda_backend(void)
         .reserve = td_cuda_reserve,
         .commit = td_cuda_commit,
         .release = td_cuda_release,
-        .wait = wait,
+        .wait = cuda_wait,
         .library = td_cuda_library_open,
         .check_later = td_cuda_check_later,
         .streams = &td_cuda_streams,

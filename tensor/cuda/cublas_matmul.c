@@ -83,7 +83,7 @@ static bool good(cublasStatus_t status)
     return status == CUBLAS_STATUS_SUCCESS;
 }
 
-static cudaDataType_t type_of(td_dtype dtype)
+static cudaDataType_t cublas_type_of(td_dtype dtype)
 {
     switch (dtype) {
     case TD_BF16:
@@ -109,7 +109,7 @@ static cublasComputeType_t compute_of(const td_cuda_product *p)
 static bool make_layout(cublasLtMatrixLayout_t *layout, td_dtype dtype, int64_t rows,
                         int64_t columns, int64_t ld, int64_t batch, int64_t batch_stride)
 {
-    if (!good(lt.cublasLtMatrixLayoutCreate(layout, type_of(dtype), (uint64_t)rows,
+    if (!good(lt.cublasLtMatrixLayoutCreate(layout, cublas_type_of(dtype), (uint64_t)rows,
                                             (uint64_t)columns, ld))) {
         return false;
     }
@@ -151,7 +151,7 @@ static bool make_operation(product *p)
                 set_operation(p, CUBLASLT_MATMUL_DESC_TRANSB, &right, sizeof right);
     if (fine && p->bias) {
         cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
-        int32_t type = (int32_t)type_of(s->c_dtype);
+        int32_t type = (int32_t)cublas_type_of(s->c_dtype);
         const void *somewhere = (const void *)(uintptr_t)256; /* aligned, as every bias is */
         fine = set_operation(p, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue) &&
                set_operation(p, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type) &&
@@ -162,7 +162,7 @@ static bool make_operation(product *p)
 
 /* The heuristic's first: no split sums that are rounded on the way, so equal calls give equal bits.
  */
-static bool choose(struct gpu *g, product *p)
+static bool cublas_choose(struct gpu *g, product *p)
 {
     cublasLtMatmulPreference_t wish = NULL;
     if (!good(lt.cublasLtMatmulPreferenceCreate(&wish))) {
@@ -216,7 +216,7 @@ static bool same_shape(const td_cuda_product *a, const td_cuda_product *b)
            a->aligned == b->aligned;
 }
 
-static unsigned bucket_of(const td_cuda_product *s)
+static unsigned cublas_bucket_of(const td_cuda_product *s)
 {
     uint64_t h = (uint64_t)s->ab_dtype * 8 + (uint64_t)s->a_t * 2 + (uint64_t)s->b_t;
     const int64_t numbers[] = { s->m, s->n, s->k, s->batch, s->a_ld, s->b_ld };
@@ -228,7 +228,7 @@ static unsigned bucket_of(const td_cuda_product *s)
 
 static product *product_of(struct gpu *g, const td_cuda_product *shape, bool bias)
 {
-    product **bucket = &g->products[bucket_of(shape)];
+    product **bucket = &g->products[cublas_bucket_of(shape)];
     for (product *p = *bucket; p != NULL; p = p->next) {
         if (p->bias == bias && same_shape(&p->shape, shape)) {
             return p;
@@ -238,14 +238,14 @@ static product *product_of(struct gpu *g, const td_cuda_product *shape, bool bia
     TD_REQUIRE(p != NULL, TD_NOWHERE, "out of memory for a matrix product");
     p->shape = *shape;
     p->bias = bias;
-    p->possible = make_operation(p) && make_layouts(p) && choose(g, p);
+    p->possible = make_operation(p) && make_layouts(p) && cublas_choose(g, p);
     p->next = *bucket;
     *bucket = p;
     return p;
 }
 
 /* Under the lock. false with td_last_error(): there is no cuBLASLt, or it does not start. */
-static bool open_gpu(struct gpu *g)
+static bool cublas_open_gpu(struct gpu *g)
 {
     lt.opened = lt.opened || open_library() == TD_OK;
     if (lt.opened && g->handle == NULL && !good(lt.cublasLtCreate(&g->handle))) {
@@ -255,8 +255,8 @@ static bool open_gpu(struct gpu *g)
     return g->handle != NULL;
 }
 
-static cublasStatus_t run(struct gpu *g, td_cuda *gpu, product *p, void *c, const void *a,
-                          const void *b, const void *bias)
+static cublasStatus_t cublas_run(struct gpu *g, td_cuda *gpu, product *p, void *c, const void *a,
+                                 const void *b, const void *bias)
 {
     if (bias != NULL && !set_operation(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias)) {
         return CUBLAS_STATUS_INVALID_VALUE;
@@ -290,10 +290,10 @@ bool td_cuda_vendor_matmul(td_device device, const td_cuda_product *s, void *c, 
     struct gpu *g = &gpus[device.index];
     cublasStatus_t status = CUBLAS_STATUS_NOT_SUPPORTED;
     pthread_mutex_lock(&lock);
-    bool opened = open_gpu(g);
+    bool opened = cublas_open_gpu(g);
     product *p = opened ? product_of(g, s, bias != NULL) : NULL;
     if (opened && p->possible) {
-        status = run(g, gpu, p, c, a, b, bias);
+        status = cublas_run(g, gpu, p, c, a, b, bias);
         if (is_refusal(status)) { /* which CUDA may remember as an error */
             (void)td_cuda_tried(cudaPeekAtLastError());
             p->possible = false;

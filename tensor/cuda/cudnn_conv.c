@@ -64,7 +64,7 @@ static void must(const td_cudnn *lib, cudnnStatus_t status, const char *operatio
 }
 
 /* Under the GPU's lock. false with td_last_error(): there is no cuDNN. */
-static bool open_gpu(struct gpu *g, td_cuda *gpu)
+static bool cudnn_open_gpu(struct gpu *g, td_cuda *gpu)
 {
     if (g->lib != NULL) {
         return true;
@@ -83,7 +83,7 @@ static bool open_gpu(struct gpu *g, td_cuda *gpu)
     return true;
 }
 
-static td_cudnn_target target_of(const struct gpu *g)
+static td_cudnn_target cudnn_target_of(const struct gpu *g)
 {
     return (td_cudnn_target){ g->lib, g->handle, g->description };
 }
@@ -129,7 +129,8 @@ static void drop_packs(const td_cudnn *lib, entry *e)
 }
 
 /* memory: x, w, y, bias. */
-static cudnnStatus_t run(const struct gpu *g, td_device device, entry *e, const void *const *memory)
+static cudnnStatus_t cudnn_run(const struct gpu *g, td_device device, entry *e,
+                               const void *const *memory)
 {
     void *scratch;
     void *workspace = td_vendor_workspace(device, (size_t)e->plan.workspace, &scratch);
@@ -153,7 +154,7 @@ static double time_plan(const struct gpu *g, td_cuda *gpu, entry *e, const void 
         td_cuda_wait(gpu, "autotuning");
         double start = td_clock();
         for (int k = 0; k < REPEATS; k++) {
-            if (run(g, gpu->device, e, memory) != CUDNN_STATUS_SUCCESS) {
+            if (cudnn_run(g, gpu->device, e, memory) != CUDNN_STATUS_SUCCESS) {
                 (void)td_cuda_tried(cudaPeekAtLastError());
                 return NEVER;
             }
@@ -231,7 +232,7 @@ static td_cudnn_plan tune_problem(const struct gpu *g, td_cuda *gpu, const probl
         taken = bytes == 0 ||
                 (memory[i] != NULL && fill_for_timing(p->device, memory[i], c->dtype, counts[i]));
     }
-    td_cudnn_target target = target_of(g);
+    td_cudnn_target target = cudnn_target_of(g);
     td_cudnn_plan plans[TUNED], chosen = { .plan = NULL };
     int count = taken ? td_cudnn_candidates(&target, c, TUNED, plans) : 0;
     if (count > 0) {
@@ -253,7 +254,7 @@ static char *choose_by_timing(const void *noted, size_t *bytes, bool *timed)
     char key[TD_PLAN_KEY_MAX];
     td_cudnn_plan_key(&p->conv, true, key);
     pthread_mutex_lock(&g->lock);
-    td_cudnn_target target = target_of(g);
+    td_cudnn_target target = cudnn_target_of(g);
     td_cudnn_plan plan;
     char *text = td_vendor_plan_get(p->device, key, bytes);
     *timed = text == NULL || !td_cudnn_plan_read(&target, text, *bytes, &plan);
@@ -273,7 +274,7 @@ static char *choose_by_timing(const void *noted, size_t *bytes, bool *timed)
 /* The plan that was chosen by timing; none if the rules decide. */
 static td_cudnn_plan chosen_plan(const struct gpu *g, td_device device, const td_cuda_conv *conv)
 {
-    td_cudnn_target target = target_of(g);
+    td_cudnn_target target = cudnn_target_of(g);
     td_cudnn_plan plan = { .plan = NULL };
     problem p = { device, *conv };
     char key[TD_PLAN_KEY_MAX];
@@ -292,9 +293,9 @@ static td_cudnn_plan chosen_plan(const struct gpu *g, td_device device, const td
 
 /* ---- choosing by cuDNN's rules ---- */
 
-static void choose(const struct gpu *g, td_device device, entry *e)
+static void cudnn_choose(const struct gpu *g, td_device device, entry *e)
 {
-    td_cudnn_target target = target_of(g);
+    td_cudnn_target target = cudnn_target_of(g);
     char key[TD_PLAN_KEY_MAX];
     td_cudnn_plan_key(&e->conv, false, key);
     size_t bytes;
@@ -321,7 +322,7 @@ static void update(const struct gpu *g, td_device device, entry *e)
     e->tuned = e->kept = plan.plan != NULL;
     e->proven = false;
     if (!e->tuned) {
-        choose(g, device, e);
+        cudnn_choose(g, device, e);
     }
 }
 
@@ -359,7 +360,7 @@ static cudnnStatus_t try_others(const struct gpu *g, td_device device, entry *e,
                                 const void *const *memory)
 {
     enum { TRIED = 10 };
-    td_cudnn_target target = target_of(g);
+    td_cudnn_target target = cudnn_target_of(g);
     td_cudnn_plan plans[TRIED];
     int count = td_cudnn_candidates(&target, &e->conv, TRIED, plans);
     cudnnStatus_t status = CUDNN_STATUS_NOT_SUPPORTED;
@@ -369,7 +370,7 @@ static cudnnStatus_t try_others(const struct gpu *g, td_device device, entry *e,
             continue;
         }
         e->plan = plans[i];
-        status = run(g, device, e, memory);
+        status = cudnn_run(g, device, e, memory);
         if (status != CUDNN_STATUS_SUCCESS) {
             give_up(g, device, e, status);
         }
@@ -382,7 +383,7 @@ static cudnnStatus_t try_others(const struct gpu *g, td_device device, entry *e,
 static cudnnStatus_t execute_plan(const struct gpu *g, td_device device, entry *e,
                                   const void *const *memory)
 {
-    cudnnStatus_t status = run(g, device, e, memory);
+    cudnnStatus_t status = cudnn_run(g, device, e, memory);
     if (status != CUDNN_STATUS_SUCCESS && !e->proven) {
         give_up(g, device, e, status);
         status = try_others(g, device, e, memory);
@@ -408,7 +409,7 @@ static bool same_conv(const td_cuda_conv *a, const td_cuda_conv *b)
            memcmp(a->dilation, b->dilation, sizeof a->dilation) == 0 && a->groups == b->groups;
 }
 
-static unsigned bucket_of(const td_cuda_conv *c)
+static unsigned cudnn_bucket_of(const td_cuda_conv *c)
 {
     uint64_t h = (uint64_t)c->pass * 4 + (uint64_t)c->dtype;
     const int64_t numbers[] = { c->n,  c->ic, c->ih,        c->iw,    c->oc,
@@ -422,7 +423,7 @@ static unsigned bucket_of(const td_cuda_conv *c)
 /* Under the GPU's lock. */
 static entry *entry_of(struct gpu *g, td_device device, const td_cuda_conv *conv)
 {
-    entry **bucket = &g->entries[bucket_of(conv) % BUCKETS], *e = *bucket;
+    entry **bucket = &g->entries[cudnn_bucket_of(conv) % BUCKETS], *e = *bucket;
     while (e != NULL && !same_conv(&e->conv, conv)) {
         e = e->next;
     }
@@ -430,7 +431,7 @@ static entry *entry_of(struct gpu *g, td_device device, const td_cuda_conv *conv
         e = calloc(1, sizeof *e);
         TD_REQUIRE(e != NULL, TD_NOWHERE, "out of memory for a plan of cuDNN's");
         e->conv = *conv;
-        choose(g, device, e);
+        cudnn_choose(g, device, e);
         update(g, device, e);
         e->next = *bucket;
         *bucket = e;
@@ -462,7 +463,7 @@ bool td_cuda_vendor_conv(td_device device, const td_cuda_conv *conv, void *x, vo
     const void *memory[4] = { x, w, y, bias };
     cudnnStatus_t status = CUDNN_STATUS_NOT_SUPPORTED;
     pthread_mutex_lock(&g->lock);
-    bool opened = open_gpu(g, gpu);
+    bool opened = cudnn_open_gpu(g, gpu);
     entry *e = opened ? entry_of(g, device, conv) : NULL;
     if (opened && e->plan.plan != NULL) {
         status = execute_plan(g, device, e, memory);

@@ -141,7 +141,7 @@ static void set_part(td_cudnn_build *b, part d, cudnnBackendAttributeName_t name
     td_cudnn_set(b, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
 }
 
-static cudnnDataType_t type_of(td_dtype dtype)
+static cudnnDataType_t cudnn_type_of(td_dtype dtype)
 {
     switch (dtype) {
     case TD_BF16:
@@ -263,7 +263,7 @@ static part addition(td_cudnn_build *b, const td_cuda_conv *c, part x, part bias
 cudnnBackendDescriptor_t td_cudnn_conv_graph(td_cudnn_build *b, const td_cudnn_target *target,
                                              const td_cuda_conv *c)
 {
-    cudnnDataType_t type = type_of(c->dtype);
+    cudnnDataType_t type = cudnn_type_of(c->dtype);
     int64_t in[4] = { c->n, c->ic, c->ih, c->iw }, out[4] = { c->n, c->oc, c->oh, c->ow };
     int64_t filter[4] = { c->oc, c->ic / c->groups, c->kh, c->kw },
             channels[4] = { 1, c->oc, 1, 1 };

@@ -102,8 +102,8 @@ static bool take_plan(td_cudnn_build *b, td_cudnn_plan *plan)
     return plan->plan != NULL;
 }
 
-static bool make_plan(const td_cudnn_target *target, cudnnBackendDescriptor_t configuration,
-                      td_cudnn_plan *plan)
+static bool cudnn_make_plan(const td_cudnn_target *target, cudnnBackendDescriptor_t configuration,
+                            td_cudnn_plan *plan)
 {
     td_cudnn_build b = { .lib = target->lib };
     cudnnBackendDescriptor_t d = td_cudnn_make(&b, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
@@ -172,7 +172,7 @@ static int candidates_of(const td_cudnn_target *target, cudnnBackendDescriptor_t
         bool cores, first = i < found;
         if (configuration_is_allowed(target->lib, configurations[i % found], conv, &next.engine,
                                      &cores) &&
-            cores == first && make_plan(target, configurations[i % found], &next)) {
+            cores == first && cudnn_make_plan(target, configurations[i % found], &next)) {
             plans[count++] = next;
         }
     }

@@ -93,7 +93,7 @@ static td_status count_gpus(td_device device, int *count)
     return TD_OK;
 }
 
-static td_status describe(td_cuda *gpu)
+static td_status cuda_describe(td_cuda *gpu)
 {
     struct cudaDeviceProp found;
     cudaError_t error = cudaGetDeviceProperties(&found, gpu->device.index);
@@ -107,7 +107,7 @@ static td_status describe(td_cuda *gpu)
     return TD_OK;
 }
 
-static td_status start(td_cuda *gpu)
+static td_status cuda_start(td_cuda *gpu)
 {
     current = NULL; /* until td_cuda_of chooses again */
     cudaError_t error = cudaSetDevice(gpu->device.index);
@@ -125,7 +125,7 @@ static void forget_gpus(void)
 }
 
 /* Under the lock. */
-static td_status open_gpu(td_device device)
+static td_status cuda_open_gpu(td_device device)
 {
     int count;
     if (count_gpus(device, &count) != TD_OK) {
@@ -136,9 +136,9 @@ static td_status open_gpu(td_device device)
         return td_fail(TD_E_NOMEM, "out of memory for %s", td_device_name(device));
     }
     gpu->device = device;
-    td_status status = describe(gpu);
+    td_status status = cuda_describe(gpu);
     if (status == TD_OK) {
-        status = start(gpu);
+        status = cuda_start(gpu);
     }
     if (status != TD_OK) {
         free(gpu);
@@ -161,7 +161,7 @@ td_status td_cuda_open(td_device device)
                                     "and cannot be used in both: start processes first (td_spawn) "
                                     "and use GPUs in them, or start them by tdrun");
     } else if (state.gpus[device.index] == NULL) {
-        status = open_gpu(device);
+        status = cuda_open_gpu(device);
     }
     pthread_mutex_unlock(&state.lock);
     return status;

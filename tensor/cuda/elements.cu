@@ -53,7 +53,7 @@ __global__ void elements(F f, td_cuda_walk walk, int tail, S *y, inputs<S> in)
 }
 
 template <class S, class F>
-static void launch(F f, td_cuda_walk walk, S *y, inputs<S> in, cudaStream_t stream)
+static void elements_launch(F f, td_cuda_walk walk, S *y, inputs<S> in, cudaStream_t stream)
 {
     enum { V = td_lanes<S>::count };
     const void *memory[F::INPUTS + 1] = { y };
@@ -173,7 +173,7 @@ static void launch_floats(const td_cuda_elements &job, cudaStream_t stream)
     {                                                                                              \
         FUNCTION<typename td_computed<S>::type> f(job);                                            \
         inputs<S> in = { { (const S *)job.in[0], (const S *)job.in[1], (const S *)job.in[2] } };   \
-        launch<S>(f, job.walk, (S *)job.y, in, stream);                                            \
+        elements_launch<S>(f, job.walk, (S *)job.y, in, stream);                                   \
     }
     TD_CUDA_FOR_FLOAT(job.dtype, LAUNCH)
 #undef LAUNCH

@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-static td_status status_of(cudaError_t error, const char *what)
+static td_status cuda_graphs_status_of(cudaError_t error, const char *what)
 {
     return td_cuda_tried(error) ? TD_OK
                                 : td_fail(TD_E_DEVICE, "CUDA: %s: %s (%s)", what,
@@ -16,7 +16,7 @@ static td_status status_of(cudaError_t error, const char *what)
 /* Thread-local: what other threads ask of CUDA meanwhile does not end the recording. */
 static td_status begin(td_device device)
 {
-    return status_of(
+    return cuda_graphs_status_of(
         cudaStreamBeginCapture(td_cuda_of(device)->stream, cudaStreamCaptureModeThreadLocal),
         "beginning to record a graph");
 }
@@ -26,13 +26,14 @@ typedef struct graph {
     uint64_t halves;
 } graph;
 
-static td_status finish(td_device device, graph *g)
+static td_status cuda_graphs_finish(td_device device, graph *g)
 {
     cudaGraph_t recorded = NULL;
     g->halves = td_cuda_halves_record(device);
-    TD_TRY(status_of(cudaStreamEndCapture(td_cuda_of(device)->stream, &recorded),
-                     "recording a graph"));
-    td_status status = status_of(cudaGraphInstantiate(&g->made, recorded, 0), "making a graph");
+    TD_TRY(cuda_graphs_status_of(cudaStreamEndCapture(td_cuda_of(device)->stream, &recorded),
+                                 "recording a graph"));
+    td_status status =
+        cuda_graphs_status_of(cudaGraphInstantiate(&g->made, recorded, 0), "making a graph");
     (void)td_cuda_tried(cudaGraphDestroy(recorded));
     return status;
 }
@@ -40,7 +41,7 @@ static td_status finish(td_device device, graph *g)
 static td_status end(td_device device, void **made)
 {
     graph g = { .made = NULL };
-    td_status status = finish(device, &g);
+    td_status status = cuda_graphs_finish(device, &g);
     graph *kept = status == TD_OK ? malloc(sizeof *kept) : NULL;
     if (kept != NULL) {
         *kept = g;
@@ -54,17 +55,17 @@ static td_status end(td_device device, void **made)
     return status != TD_OK ? status : td_fail(TD_E_NOMEM, "no memory for a graph");
 }
 
-static td_status launch(td_device device, void *made)
+static td_status cuda_graphs_launch(td_device device, void *made)
 {
     graph *g = made;
     td_cuda_halves_launch(device);
-    td_status status =
-        status_of(cudaGraphLaunch(g->made, td_cuda_of(device)->stream), "launching a graph");
+    td_status status = cuda_graphs_status_of(cudaGraphLaunch(g->made, td_cuda_of(device)->stream),
+                                             "launching a graph");
     td_cuda_halves_launched(device, g->halves);
     return status;
 }
 
-static void free_graph(td_device device, void *made)
+static void cuda_free_graph(td_device device, void *made)
 {
     graph *g = made;
     td_cuda_wait(td_cuda_of(device), "ending a graph");
@@ -96,7 +97,7 @@ static void fetch(td_device device, void *host, const void *memory, size_t bytes
 static td_status wait_event(td_device device, void *event)
 {
     (void)td_cuda_of(device);
-    return status_of(cudaEventSynchronize(event), "waiting for a step");
+    return cuda_graphs_status_of(cudaEventSynchronize(event), "waiting for a step");
 }
 
 static void note_outside(const td_tensor *index, int64_t limit, double *fault)
@@ -119,8 +120,8 @@ static void note_outside(const td_tensor *index, int64_t limit, double *fault)
 const td_graphs td_cuda_graphs = {
     .begin = begin,
     .end = end,
-    .launch = launch,
-    .free = free_graph,
+    .launch = cuda_graphs_launch,
+    .free = cuda_free_graph,
     .host_take = host_take,
     .host_give = host_give,
     .fetch = fetch,

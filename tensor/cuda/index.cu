@@ -3,7 +3,7 @@
 #include "tensor/cuda/compute.cuh"
 #include "tensor/cuda/launch_index.h"
 
-static unsigned blocks_for(int64_t count)
+static unsigned index_blocks_for(int64_t count)
 {
     return td_blocks(count, TD_CUDA_THREADS, TD_CUDA_MOST_BLOCKS);
 }
@@ -60,10 +60,10 @@ extern "C" void td_cuda_launch_argmax(int64_t *index, const void *x, td_dtype dt
     bool by_warp = stride == 1 && n >= 16;
 #define LAUNCH(S)                                                                                  \
     if (by_warp) {                                                                                 \
-        TD_LAUNCH((argmax<S, 32>), blocks_for(32 * walk.count), TD_CUDA_THREADS, stream, index,    \
-                  (const S *)x, n, stride, walk);                                                  \
+        TD_LAUNCH((argmax<S, 32>), index_blocks_for(32 * walk.count), TD_CUDA_THREADS, stream,     \
+                  index, (const S *)x, n, stride, walk);                                           \
     } else {                                                                                       \
-        TD_LAUNCH((argmax<S, 1>), blocks_for(walk.count), TD_CUDA_THREADS, stream, index,          \
+        TD_LAUNCH((argmax<S, 1>), index_blocks_for(walk.count), TD_CUDA_THREADS, stream, index,    \
                   (const S *)x, n, stride, walk);                                                  \
     }
     TD_CUDA_FOR_DTYPE(dtype, LAUNCH)
@@ -85,7 +85,7 @@ __global__ void embedding(W *y, const W *table, const int64_t *index, int64_t co
 extern "C" void td_cuda_launch_embedding(void *y, const void *table, int size, const int64_t *index,
                                          int64_t count, int64_t d, cudaStream_t stream)
 {
-    unsigned blocks = blocks_for(count * d);
+    unsigned blocks = index_blocks_for(count * d);
 #define LAUNCH(W)                                                                                  \
     TD_LAUNCH((embedding<W>), blocks, TD_CUDA_THREADS, stream, (W *)y, (const W *)table, index,    \
               count, d)

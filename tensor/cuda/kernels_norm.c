@@ -37,7 +37,7 @@ td_cuda_sums td_cuda_sums_of(const td_cuda_matrix *m, double *total, td_device d
 
 /* The mean of each channel of x, and the sum of squares about it: memory of the caller's to free.
  */
-static double *find_moments(const td_tensor *like, const void *x)
+static double *cuda_norm_find_moments(const td_tensor *like, const void *x)
 {
     td_device device = td_device_of(like);
     int64_t channels = like->shape[1];
@@ -50,7 +50,7 @@ static double *find_moments(const td_tensor *like, const void *x)
     return moments;
 }
 
-static td_cuda_norm describe(const td_batch_norm_args *a, const double *moments)
+static td_cuda_norm cuda_norm_describe(const td_batch_norm_args *a, const double *moments)
 {
     return (td_cuda_norm){
         .training = a->training,
@@ -100,8 +100,8 @@ void td_cuda_batch_norm(const td_batch_norm_args *a)
     const void *add = td_stage_in(&sadd, a->add, TD_IMAGE);
     void *y = td_stage_out(&sy, a->y, TD_IMAGE, false);
     uint8_t *index = td_stage_out(&sindex, a->max_pool ? a->index : NULL, TD_IMAGE, false);
-    double *moments = a->training ? find_moments(a->x, x) : NULL;
-    td_cuda_norm norm = describe(a, moments);
+    double *moments = a->training ? cuda_norm_find_moments(a->x, x) : NULL;
+    td_cuda_norm norm = cuda_norm_describe(a, moments);
     normalize(a, &norm, y, index, x, add);
     td_cuda_launched("batch_norm");
     td_scratch_free(td_device_of(a->x), moments);
@@ -110,14 +110,14 @@ void td_cuda_batch_norm(const td_batch_norm_args *a)
 
 /* ---- the gradient ---- */
 
-static void clear(td_tensor *t, bool accumulate)
+static void cuda_norm_clear(td_tensor *t, bool accumulate)
 {
     if (t && !accumulate) {
         td_cuda_fill(t, 0.0);
     }
 }
 
-static td_cuda_mask mask_of(const td_batch_norm_grad_args *a)
+static td_cuda_mask cuda_norm_mask_of(const td_batch_norm_grad_args *a)
 {
     if (a->activation == TD_NORM_LINEAR || a->max_pool) { /* then relu's mask is in the index */
         return TD_CUDA_MASK_NONE;
@@ -147,7 +147,7 @@ static void *gather_pooled(const td_batch_norm_grad_args *a, td_cuda_norm_grad *
 }
 
 /* The passes, over staged memory. */
-static void run_grad(const td_batch_norm_grad_args *a, td_cuda_norm_grad *grad)
+static void cuda_norm_run_grad(const td_batch_norm_grad_args *a, td_cuda_norm_grad *grad)
 {
     td_device device = td_device_of(a->x);
     cudaStream_t stream = td_cuda_stream(a->x);
@@ -182,11 +182,11 @@ static void run_grad(const td_batch_norm_grad_args *a, td_cuda_norm_grad *grad)
 void td_cuda_batch_norm_grad(const td_batch_norm_grad_args *a)
 {
     if (td_numel(a->x) == 0) { /* sums of nothing */
-        clear(a->dbias, a->accumulate_dbias);
-        clear(a->dweight, a->accumulate_dweight);
+        cuda_norm_clear(a->dbias, a->accumulate_dbias);
+        cuda_norm_clear(a->dweight, a->accumulate_dweight);
         return;
     }
-    td_cuda_mask mask = mask_of(a);
+    td_cuda_mask mask = cuda_norm_mask_of(a);
     td_staged sdy, sx, sy, sdx, sdadd;
     td_cuda_norm_grad grad = {
         .mask = mask,
@@ -207,6 +207,6 @@ void td_cuda_batch_norm_grad(const td_batch_norm_grad_args *a)
         .accumulate_dweight = a->accumulate_dweight,
         .accumulate_dbias = a->accumulate_dbias,
     };
-    run_grad(a, &grad);
+    cuda_norm_run_grad(a, &grad);
     td_stage_end(&sdadd, &sdx, &sy, &sx, &sdy);
 }

@@ -102,8 +102,8 @@ static void add_bias(td_tensor *y, const td_tensor *bias, int dim)
 }
 
 /* Whether there is nothing to multiply; y is then a sum of nothing (+ bias). */
-static bool is_empty(td_tensor *y, const td_tensor *a, const td_tensor *b, const td_tensor *bias,
-                     int bias_dim, bool accumulate)
+static bool cuda_products_is_empty(td_tensor *y, const td_tensor *a, const td_tensor *b,
+                                   const td_tensor *bias, int bias_dim, bool accumulate)
 {
     if (td_numel(y) > 0 && td_numel(a) > 0 && td_numel(b) > 0) {
         return false;
@@ -119,8 +119,9 @@ static bool is_empty(td_tensor *y, const td_tensor *a, const td_tensor *b, const
 
 /* ---- convolutions ---- */
 
-static td_cuda_conv describe(td_cuda_conv_pass pass, const td_tensor *x, const td_tensor *w,
-                             const td_tensor *y, const td_conv2d_params *p)
+static td_cuda_conv cuda_products_describe(td_cuda_conv_pass pass, const td_tensor *x,
+                                           const td_tensor *w, const td_tensor *y,
+                                           const td_conv2d_params *p)
 {
     const td_tensor *images = pass == TD_CUDA_CONV_BACKWARD_DATA ? y : x;
     const td_tensor *other = pass == TD_CUDA_CONV_BACKWARD_WEIGHTS ? y : w;
@@ -150,8 +151,8 @@ static td_cuda_conv describe(td_cuda_conv_pass pass, const td_tensor *x, const t
 void td_cuda_conv2d(td_tensor *y, const td_tensor *x, const td_tensor *w, const td_tensor *bias,
                     const td_conv2d_params *params)
 {
-    if (!is_empty(y, x, w, bias, 1, false)) {
-        td_cuda_conv conv = describe(TD_CUDA_CONV_FORWARD, x, w, y, params);
+    if (!cuda_products_is_empty(y, x, w, bias, 1, false)) {
+        td_cuda_conv conv = cuda_products_describe(TD_CUDA_CONV_FORWARD, x, w, y, params);
         td_device device = td_device_of(y);
         td_staged sx, sw, sb;
         result sy;
@@ -195,18 +196,18 @@ static void conv_gradient(td_cuda_conv conv, td_tensor *out, const td_tensor *dy
 void td_cuda_conv2d_grad_input(td_tensor *dx, const td_tensor *dy, const td_tensor *w,
                                const td_conv2d_params *params, bool accumulate)
 {
-    if (!is_empty(dx, dy, w, NULL, 0, accumulate)) {
-        conv_gradient(describe(TD_CUDA_CONV_BACKWARD_DATA, dx, w, dy, params), dx, dy, w,
-                      accumulate);
+    if (!cuda_products_is_empty(dx, dy, w, NULL, 0, accumulate)) {
+        conv_gradient(cuda_products_describe(TD_CUDA_CONV_BACKWARD_DATA, dx, w, dy, params), dx, dy,
+                      w, accumulate);
     }
 }
 
 void td_cuda_conv2d_grad_weight(td_tensor *dw, const td_tensor *dy, const td_tensor *x,
                                 const td_conv2d_params *params, bool accumulate)
 {
-    if (!is_empty(dw, dy, x, NULL, 0, accumulate)) {
-        conv_gradient(describe(TD_CUDA_CONV_BACKWARD_WEIGHTS, x, dw, dy, params), dw, dy, x,
-                      accumulate);
+    if (!cuda_products_is_empty(dw, dy, x, NULL, 0, accumulate)) {
+        conv_gradient(cuda_products_describe(TD_CUDA_CONV_BACKWARD_WEIGHTS, x, dw, dy, params), dw,
+                      dy, x, accumulate);
     }
 }
 
@@ -319,8 +320,8 @@ static void join_rows(td_cuda_product *p)
 }
 
 /* false: cuBLASLt cannot add the bias, and nothing is done. */
-static bool multiply(td_tensor *c, const td_tensor *a, const td_tensor *b, const void *bias,
-                     td_cuda_product p)
+static bool cuda_products_multiply(td_tensor *c, const td_tensor *a, const td_tensor *b,
+                                   const void *bias, td_cuda_product p)
 {
     int inner = c->ndim - 3;
     p.batch = 1;
@@ -349,7 +350,7 @@ static bool is_row_major(const td_tensor *c, matrix *m)
 void td_cuda_matmul(td_tensor *c, const td_tensor *a, const td_tensor *b, const td_tensor *bias,
                     bool accumulate, td_math math)
 {
-    if (is_empty(c, a, b, bias, c->ndim - 1, accumulate)) {
+    if (cuda_products_is_empty(c, a, b, bias, c->ndim - 1, accumulate)) {
         return;
     }
     td_dtype dtype = factor_dtype(a->dtype, b->dtype);
@@ -378,8 +379,8 @@ void td_cuda_matmul(td_tensor *c, const td_tensor *a, const td_tensor *b, const 
         .tf32 = dtype == TD_F32 && math.precision == TD_PRECISION_TF32,
         .accumulate = accumulate,
     };
-    if (!multiply(to, left, right, add, product)) {
-        (void)multiply(to, left, right, NULL, product);
+    if (!cuda_products_multiply(to, left, right, add, product)) {
+        (void)cuda_products_multiply(to, left, right, NULL, product);
         add_bias(to, bias, to->ndim - 1);
     }
     td_stage_end(&shift, &sb, &sa, &sc);

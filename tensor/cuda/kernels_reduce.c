@@ -33,7 +33,7 @@ static void at_least_one(td_cuda_walk *walk)
 }
 
 /* Parts a walk over x and y (expanded to x's shape) into kept and reduced dimensions. */
-static void part_dimensions(td_cuda_reduce_job *job, const td_cuda_walk *all)
+static void cuda_reduce_part_dimensions(td_cuda_reduce_job *job, const td_cuda_walk *all)
 {
     td_cuda_walk kept = { .count = 1 }, reduced = { .count = 1 };
     bool last_kept = false;
@@ -57,7 +57,7 @@ static void part_dimensions(td_cuda_reduce_job *job, const td_cuda_walk *all)
 }
 
 /* Chooses segments: as many as keep a GPU busy, none too short. */
-static void cut(td_cuda_reduce_job *job)
+static void cuda_reduce_cut(td_cuda_reduce_job *job)
 {
     int64_t outputs = td_cuda_reduce_outputs(job->by), total = job->reduced.count;
     int64_t tiles = (job->kept.count + outputs - 1) / outputs;
@@ -68,11 +68,11 @@ static void cut(td_cuda_reduce_job *job)
     job->segments = (total + job->segment - 1) / job->segment;
 }
 
-static void run(td_cuda_reduce_job *job, const td_tensor *x, const td_cuda_walk *all,
-                const char *operation)
+static void cuda_reduce_run(td_cuda_reduce_job *job, const td_tensor *x, const td_cuda_walk *all,
+                            const char *operation)
 {
-    part_dimensions(job, all);
-    cut(job);
+    cuda_reduce_part_dimensions(job, all);
+    cuda_reduce_cut(job);
     td_device device = td_device_of(x);
     if (job->segments > 1) {
         size_t count = (size_t)(job->segments * job->kept.count);
@@ -84,7 +84,7 @@ static void run(td_cuda_reduce_job *job, const td_tensor *x, const td_cuda_walk 
 }
 
 /* Reducing nothing: 0, or what MEAN and MAX make of it. */
-static void reduce_empty(td_reduce_op op, td_tensor *y, bool accumulate)
+static void cuda_reduce_empty(td_reduce_op op, td_tensor *y, bool accumulate)
 {
     if (td_numel(y) > 0 && !(accumulate && op == TD_REDUCE_SUM)) {
         td_cuda_fill(y, op == TD_REDUCE_SUM ? 0.0 : (op == TD_REDUCE_MEAN ? NAN : -INFINITY));
@@ -101,7 +101,7 @@ void td_cuda_reduce(td_reduce_op op, td_tensor *y, const td_tensor *x, bool accu
         }
     }
     if (td_numel(x) == 0) {
-        reduce_empty(op, y, accumulate);
+        cuda_reduce_empty(op, y, accumulate);
         return;
     }
     td_cuda_walk all = td_cuda_walk_of(2, (const td_tensor *[]){ x, &expanded });
@@ -114,7 +114,7 @@ void td_cuda_reduce(td_reduce_op op, td_tensor *y, const td_tensor *x, bool accu
         .divisor = op == TD_REDUCE_MEAN ? (double)(td_numel(x) / td_numel(y)) : 1.0,
         .accumulate = accumulate,
     };
-    run(&job, x, &all, "reduce");
+    cuda_reduce_run(&job, x, &all, "reduce");
 }
 
 /* *sum, on the device; x is not empty. */
@@ -132,7 +132,7 @@ static void add_squares(double *sum, const td_tensor *x)
         .y = sum,
         .divisor = 1.0,
     };
-    run(&job, x, &all, "sum_of_squares");
+    cuda_reduce_run(&job, x, &all, "sum_of_squares");
 }
 
 double td_cuda_sum_of_squares(const td_tensor *x)

@@ -37,7 +37,7 @@ typedef struct search {
     char broken[512]; /* the first file that was there and could not be loaded */
 } search;
 
-static void note(search *s, const char *place)
+static void library_note(search *s, const char *place)
 {
     size_t length = strlen(s->looked);
     if (length + strlen(place) + 3 < sizeof s->looked) {
@@ -81,7 +81,7 @@ static void try_pattern(search *s, const char *pattern)
     if (!expand(pattern, text, sizeof text)) {
         return;
     }
-    note(s, text);
+    library_note(s, text);
     glob_t found;
     if (glob(text, 0, NULL, &found) == 0) {
         for (size_t i = 0; i < found.gl_pathc && s->library == NULL; i++) {
@@ -98,7 +98,7 @@ static void try_named(search *s, const char *folders)
         char folder[1024];
         if (length > 0 && length < sizeof folder) {
             snprintf(folder, sizeof folder, "%.*s", (int)length, at);
-            note(s, folder);
+            library_note(s, folder);
             try_folder(s, folder);
         }
         if (at[length] == '\0') {
@@ -110,7 +110,7 @@ static void try_named(search *s, const char *folders)
 
 static void try_everywhere(search *s)
 {
-    note(s, "the dynamic linker's folders");
+    library_note(s, "the dynamic linker's folders");
     s->library = dlopen(s->file, RTLD_NOW | RTLD_LOCAL);
     if (s->library == NULL) {
         /* "cannot open shared object file" of the library itself means: it is not there. */

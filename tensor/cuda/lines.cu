@@ -2,7 +2,7 @@
 #include "tensor/cuda/compute.cuh"
 #include "tensor/cuda/launch_lines.h"
 
-static unsigned blocks_for(int64_t count)
+static unsigned lines_blocks_for(int64_t count)
 {
     return td_blocks(count, TD_CUDA_THREADS, TD_CUDA_MOST_BLOCKS);
 }
@@ -22,8 +22,8 @@ extern "C" void td_cuda_launch_gather(td_dtype dtype, void *y, const int64_t *in
                                       int64_t stride, td_cuda_walk walk, cudaStream_t stream)
 {
 #define LAUNCH(W)                                                                                  \
-    TD_LAUNCH((gather<W>), blocks_for(walk.count), TD_CUDA_THREADS, stream, walk, (W *)y, index,   \
-              (const W *)x, stride)
+    TD_LAUNCH((gather<W>), lines_blocks_for(walk.count), TD_CUDA_THREADS, stream, walk, (W *)y,    \
+              index, (const W *)x, stride)
     TD_CUDA_FOR_SIZE(dtype, LAUNCH)
 #undef LAUNCH
 }
@@ -45,7 +45,7 @@ __global__ void scatter_add(td_cuda_line line, T *y, const T *x, const int64_t *
 extern "C" void td_cuda_launch_scatter_add(const td_cuda_line *line, void *y, const void *x,
                                            const int64_t *index, cudaStream_t stream)
 {
-    unsigned blocks = blocks_for(line->walk.count);
+    unsigned blocks = lines_blocks_for(line->walk.count);
     if (line->dtype == TD_F32) {
         TD_LAUNCH((scatter_add<float>), blocks, TD_CUDA_THREADS, stream, *line, (float *)y,
                   (const float *)x, index);
@@ -75,7 +75,7 @@ __global__ void cumsum(td_cuda_line line, T *y, const T *x, bool backwards)
 extern "C" void td_cuda_launch_cumsum(const td_cuda_line *line, void *y, const void *x,
                                       bool backwards, cudaStream_t stream)
 {
-    unsigned blocks = blocks_for(line->walk.count);
+    unsigned blocks = lines_blocks_for(line->walk.count);
 #define LAUNCH(T, U)                                                                               \
     TD_LAUNCH((cumsum<T, U>), blocks, TD_CUDA_THREADS, stream, *line, (T *)y, (const T *)x,        \
               backwards)
@@ -129,7 +129,7 @@ template <class T> __global__ void prod_grad(td_cuda_line line, T *dx, const T *
 extern "C" void td_cuda_launch_prod(const td_cuda_line *line, void *y, const void *x,
                                     cudaStream_t stream)
 {
-    unsigned blocks = blocks_for(line->walk.count);
+    unsigned blocks = lines_blocks_for(line->walk.count);
     if (line->dtype == TD_F32) {
         TD_LAUNCH((prod<float>), blocks, TD_CUDA_THREADS, stream, *line, (float *)y,
                   (const float *)x);
@@ -142,7 +142,7 @@ extern "C" void td_cuda_launch_prod(const td_cuda_line *line, void *y, const voi
 extern "C" void td_cuda_launch_prod_grad(const td_cuda_line *line, void *dx, const void *dy,
                                          const void *x, cudaStream_t stream)
 {
-    unsigned blocks = blocks_for(line->walk.count);
+    unsigned blocks = lines_blocks_for(line->walk.count);
     if (line->dtype == TD_F32) {
         TD_LAUNCH((prod_grad<float>), blocks, TD_CUDA_THREADS, stream, *line, (float *)dx,
                   (const float *)dy, (const float *)x);
@@ -176,7 +176,7 @@ __global__ void argsort(td_cuda_line line, int64_t *index, const T *x, bool desc
 extern "C" void td_cuda_launch_argsort(const td_cuda_line *line, int64_t *index, const void *x,
                                        bool descending, cudaStream_t stream)
 {
-    unsigned blocks = blocks_for(line->walk.count * line->n);
+    unsigned blocks = lines_blocks_for(line->walk.count * line->n);
 #define LAUNCH(T)                                                                                  \
     TD_LAUNCH((argsort<T>), blocks, TD_CUDA_THREADS, stream, *line, index, (const T *)x, descending)
     if (line->dtype == TD_F32) {
@@ -211,7 +211,7 @@ extern "C" void td_cuda_launch_triangle(const td_cuda_line *line, void *y, const
                                         int64_t rows, int64_t diagonal, bool upper,
                                         cudaStream_t stream)
 {
-    unsigned blocks = blocks_for(line->walk.count * line->n);
+    unsigned blocks = lines_blocks_for(line->walk.count * line->n);
 #define LAUNCH(W)                                                                                  \
     TD_LAUNCH((triangle<W>), blocks, TD_CUDA_THREADS, stream, *line, (W *)y, (const W *)x, rows,   \
               diagonal, upper)

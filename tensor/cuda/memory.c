@@ -22,7 +22,7 @@ static struct heap {
 } heaps[TD_MAX_DEVICES];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-static block **bucket_of(struct heap *heap, const void *memory)
+static block **cuda_memory_bucket_of(struct heap *heap, const void *memory)
 {
     return &heap->used[((uintptr_t)memory / UNIT * 0x9e3779b97f4a7c15u) >> 54];
 }
@@ -96,7 +96,7 @@ void *td_cuda_take(td_device device, size_t bytes)
         b = new_block(heap, rounded);
     }
     if (b != NULL) {
-        block **bucket = bucket_of(heap, b->memory);
+        block **bucket = cuda_memory_bucket_of(heap, b->memory);
         b->half = (td_cuda_half){ .memory = NULL };
         b->next = *bucket;
         *bucket = b;
@@ -116,7 +116,7 @@ void *td_cuda_take(td_device device, size_t bytes)
 /* Where a block that is in use hangs. Under the lock. */
 static block **find_used(struct heap *heap, const void *memory)
 {
-    block **link = bucket_of(heap, memory);
+    block **link = cuda_memory_bucket_of(heap, memory);
     while (*link != NULL && (*link)->memory != memory) {
         link = &(*link)->next;
     }

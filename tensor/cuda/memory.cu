@@ -4,7 +4,7 @@
 #include "tensor/cuda/launch_memory.h"
 #include "tensor/kernels/scaling.h"
 
-static unsigned blocks_for(int64_t count)
+static unsigned memory_blocks_for(int64_t count)
 {
     return td_blocks(count, TD_CUDA_THREADS, TD_CUDA_MOST_BLOCKS);
 }
@@ -34,11 +34,12 @@ template <class W> static void launch_fill(W *y, W value, td_cuda_walk walk, cud
     const void *memory[] = { y };
     int tail = 0;
     if (td_cuda_walk_in_packs(&walk, 1, memory, V, 16, &tail)) {
-        TD_LAUNCH((fill<W, V>), blocks_for(walk.count), TD_CUDA_THREADS, stream, y, value, walk,
-                  tail);
+        TD_LAUNCH((fill<W, V>), memory_blocks_for(walk.count), TD_CUDA_THREADS, stream, y, value,
+                  walk, tail);
         return;
     }
-    TD_LAUNCH((fill<W, 1>), blocks_for(walk.count), TD_CUDA_THREADS, stream, y, value, walk, 0);
+    TD_LAUNCH((fill<W, 1>), memory_blocks_for(walk.count), TD_CUDA_THREADS, stream, y, value, walk,
+              0);
 }
 
 extern "C" void td_cuda_launch_fill(void *y, td_dtype dtype, double value, td_cuda_walk walk,
@@ -188,13 +189,15 @@ template <class W> static void launch_move(W *y, const W *x, td_cuda_walk walk, 
     int tail = 0;
     planes p;
     if (td_cuda_walk_in_packs(&walk, 2, memory, V, 16, &tail)) {
-        TD_LAUNCH((move<W, V>), blocks_for(walk.count), TD_CUDA_THREADS, stream, y, x, walk, tail);
+        TD_LAUNCH((move<W, V>), memory_blocks_for(walk.count), TD_CUDA_THREADS, stream, y, x, walk,
+                  tail);
     } else if (find_planes(walk, &p)) {
         int64_t tiles = p.across * p.down * p.outer.count;
         unsigned blocks = td_blocks(tiles, 1, 8 * TD_CUDA_MOST_BLOCKS);
         TD_LAUNCH((transpose<W>), blocks, TD_TILE_THREADS, stream, y, x, p);
     } else {
-        TD_LAUNCH((move<W, 1>), blocks_for(walk.count), TD_CUDA_THREADS, stream, y, x, walk, 0);
+        TD_LAUNCH((move<W, 1>), memory_blocks_for(walk.count), TD_CUDA_THREADS, stream, y, x, walk,
+                  0);
     }
 }
 
@@ -241,11 +244,12 @@ static void launch_convert(Y *y, const X *x, td_cuda_walk walk, cudaStream_t str
     int tail = 0;
     if (walk.stride[1][walk.ndim - 1] == 1 &&
         td_cuda_walk_in_packs(&walk, 2, memory, 4, 16, &tail)) {
-        TD_LAUNCH((convert<Y, X, 4>), blocks_for(walk.count), TD_CUDA_THREADS, stream, y, x, walk,
-                  tail);
+        TD_LAUNCH((convert<Y, X, 4>), memory_blocks_for(walk.count), TD_CUDA_THREADS, stream, y, x,
+                  walk, tail);
         return;
     }
-    TD_LAUNCH((convert<Y, X, 1>), blocks_for(walk.count), TD_CUDA_THREADS, stream, y, x, walk, 0);
+    TD_LAUNCH((convert<Y, X, 1>), memory_blocks_for(walk.count), TD_CUDA_THREADS, stream, y, x,
+              walk, 0);
 }
 
 /* Any pair: by way of double, which holds every value of the others but large i64. */
@@ -280,8 +284,8 @@ extern "C" void td_cuda_launch_copy(void *y, td_dtype y_dtype, const void *x, td
     } else if (y_dtype == TD_F16 && x_dtype == TD_F32) {
         launch_convert((__half *)y, (const float *)x, walk, stream);
     } else {
-        TD_LAUNCH((convert_any), blocks_for(walk.count), TD_CUDA_THREADS, stream, y, y_dtype, x,
-                  x_dtype, walk);
+        TD_LAUNCH((convert_any), memory_blocks_for(walk.count), TD_CUDA_THREADS, stream, y, y_dtype,
+                  x, x_dtype, walk);
     }
 }
 
@@ -304,7 +308,7 @@ template <class W> __global__ void find_set(int *found, const W *x, W exponent, 
 extern "C" void td_cuda_launch_find_not_finite(int *found, const void *x, td_dtype dtype,
                                                td_cuda_walk walk, cudaStream_t stream)
 {
-    unsigned blocks = blocks_for(walk.count);
+    unsigned blocks = memory_blocks_for(walk.count);
 #define FIND(W, exponent)                                                                          \
     TD_LAUNCH((find_set<W>), blocks, TD_CUDA_THREADS, stream, found, (const W *)x, (W)(exponent),  \
               walk)
@@ -350,11 +354,11 @@ static void launch_unscale(int *found, void *x, const double *scale, int64_t cou
 {
     enum { V = td_lanes<S>::count };
     if (td_aligned(x, 16)) {
-        TD_LAUNCH((unscale<S, V>), blocks_for(count / V), TD_CUDA_THREADS, stream, found, (S *)x,
-                  scale, count / V, (int)(count % V));
+        TD_LAUNCH((unscale<S, V>), memory_blocks_for(count / V), TD_CUDA_THREADS, stream, found,
+                  (S *)x, scale, count / V, (int)(count % V));
     } else {
-        TD_LAUNCH((unscale<S, 1>), blocks_for(count), TD_CUDA_THREADS, stream, found, (S *)x, scale,
-                  count, 0);
+        TD_LAUNCH((unscale<S, 1>), memory_blocks_for(count), TD_CUDA_THREADS, stream, found, (S *)x,
+                  scale, count, 0);
     }
 }
 
@@ -416,7 +420,7 @@ extern "C" void td_cuda_launch_scale(void *x, td_dtype dtype, const double *fact
                                      cudaStream_t stream)
 {
 #define LAUNCH(S)                                                                                  \
-    TD_LAUNCH((scale<S>), blocks_for(count), TD_CUDA_THREADS, stream, (S *)x, factor, count);
+    TD_LAUNCH((scale<S>), memory_blocks_for(count), TD_CUDA_THREADS, stream, (S *)x, factor, count);
     TD_CUDA_FOR_FLOAT(dtype, LAUNCH)
 #undef LAUNCH
 }

@@ -187,9 +187,9 @@ template <class T> struct update_constants {
 #include "tensor/kernels/updates.def"
 
 template <class T, template <class> class STEP>
-static void launch(int64_t n, void *param, const void *grad, void *const *state,
-                   td_cuda_half_parameters half, const td_optim_slice *slices, int count,
-                   cudaStream_t stream)
+static void optim_launch(int64_t n, void *param, const void *grad, void *const *state,
+                         td_cuda_half_parameters half, const td_optim_slice *slices, int count,
+                         cudaStream_t stream)
 {
     flat_memory<T> flat = { (T *)param, (const T *)grad, { NULL, NULL, NULL }, half };
     size_t bytes = PACK * sizeof(T);
@@ -209,9 +209,9 @@ extern "C" void td_cuda_launch_sgd(td_dtype dtype, int64_t n, void *param, const
                                    const td_optim_slice *slices, int count, cudaStream_t stream)
 {
     if (dtype == TD_F64) {
-        launch<double, sgd_step>(n, param, grad, &momentum, half, slices, count, stream);
+        optim_launch<double, sgd_step>(n, param, grad, &momentum, half, slices, count, stream);
     } else {
-        launch<float, sgd_step>(n, param, grad, &momentum, half, slices, count, stream);
+        optim_launch<float, sgd_step>(n, param, grad, &momentum, half, slices, count, stream);
     }
 }
 
@@ -223,9 +223,10 @@ extern "C" void td_cuda_launch_update(td_update_op op, td_dtype dtype, int64_t n
     switch (op) {
 #define TD_UPDATE(NAME, COUNT, ...)                                                                \
     case TD_UPDATE_##NAME:                                                                         \
-        dtype == TD_F64                                                                            \
-            ? launch<double, update_##NAME>(n, param, grad, state, half, slices, count, stream)    \
-            : launch<float, update_##NAME>(n, param, grad, state, half, slices, count, stream);    \
+        dtype == TD_F64 ? optim_launch<double, update_##NAME>(n, param, grad, state, half, slices, \
+                                                              count, stream)                       \
+                        : optim_launch<float, update_##NAME>(n, param, grad, state, half, slices,  \
+                                                             count, stream);                       \
         break;
 #include "tensor/kernels/updates.def"
     case TD_UPDATE_COUNT:

@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-static td_status status_of(cudaError_t error, const char *what)
+static td_status streams_status_of(cudaError_t error, const char *what)
 {
     return td_cuda_tried(error)
                ? TD_OK
@@ -21,9 +21,10 @@ static td_status stream_new(td_device device, void **stream)
     int least = 0, greatest = 0;
     cudaStream_t made = NULL;
     (void)td_cuda_of(device);
-    TD_TRY(status_of(cudaDeviceGetStreamPriorityRange(&least, &greatest), "stream priorities"));
-    TD_TRY(status_of(cudaStreamCreateWithPriority(&made, cudaStreamNonBlocking, greatest),
-                     "a stream"));
+    TD_TRY(streams_status_of(cudaDeviceGetStreamPriorityRange(&least, &greatest),
+                             "stream priorities"));
+    TD_TRY(streams_status_of(cudaStreamCreateWithPriority(&made, cudaStreamNonBlocking, greatest),
+                             "a stream"));
     *stream = made;
     return TD_OK;
 }
@@ -38,7 +39,7 @@ static td_status event_new(td_device device, void **event)
 {
     cudaEvent_t made = NULL;
     (void)td_cuda_of(device);
-    TD_TRY(status_of(cudaEventCreateWithFlags(&made, cudaEventDisableTiming), "an event"));
+    TD_TRY(streams_status_of(cudaEventCreateWithFlags(&made, cudaEventDisableTiming), "an event"));
     *event = made;
     return TD_OK;
 }
@@ -47,7 +48,7 @@ static td_status clock_new(td_device device, void **event)
 {
     cudaEvent_t made = NULL;
     (void)td_cuda_of(device);
-    TD_TRY(status_of(cudaEventCreate(&made), "an event"));
+    TD_TRY(streams_status_of(cudaEventCreate(&made), "an event"));
     *event = made;
     return TD_OK;
 }
@@ -58,16 +59,16 @@ static void event_free(td_device device, void *event)
     (void)td_cuda_tried(cudaEventDestroy(event));
 }
 
-static td_status record(td_device device, void *event, void *stream)
+static td_status streams_record(td_device device, void *event, void *stream)
 {
     (void)td_cuda_of(device);
-    return status_of(cudaEventRecord(event, stream), "recording an event");
+    return streams_status_of(cudaEventRecord(event, stream), "recording an event");
 }
 
-static td_status wait(td_device device, void *stream, void *event)
+static td_status streams_wait(td_device device, void *stream, void *event)
 {
     (void)td_cuda_of(device);
-    return status_of(cudaStreamWaitEvent(stream, event, 0), "waiting for an event");
+    return streams_status_of(cudaStreamWaitEvent(stream, event, 0), "waiting for an event");
 }
 
 static td_status reached(td_device device, void *event, bool *is)
@@ -75,14 +76,15 @@ static td_status reached(td_device device, void *event, bool *is)
     (void)td_cuda_of(device);
     cudaError_t error = cudaEventQuery(event);
     *is = td_cuda_tried(error); /* "not ready" would count as a failure too */
-    return error == cudaErrorNotReady ? TD_OK : status_of(error, "asking for an event");
+    return error == cudaErrorNotReady ? TD_OK : streams_status_of(error, "asking for an event");
 }
 
 static td_status between(td_device device, void *begin, void *end, double *seconds)
 {
     float milliseconds = 0;
     (void)td_cuda_of(device);
-    TD_TRY(status_of(cudaEventElapsedTime(&milliseconds, begin, end), "the time between events"));
+    TD_TRY(streams_status_of(cudaEventElapsedTime(&milliseconds, begin, end),
+                             "the time between events"));
     *seconds = 1e-3 * (double)milliseconds;
     return TD_OK;
 }
@@ -101,8 +103,8 @@ const td_streams td_cuda_streams = {
     .stream_free = stream_free,
     .event_new = event_new,
     .event_free = event_free,
-    .record = record,
-    .wait = wait,
+    .record = streams_record,
+    .wait = streams_wait,
     .reached = reached,
     .clock_new = clock_new,
     .between = between,

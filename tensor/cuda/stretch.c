@@ -82,7 +82,7 @@ static CUmemAllocationProp memory_of(td_device device)
     };
 }
 
-static size_t round_up(size_t bytes, size_t unit)
+static size_t stretch_round_up(size_t bytes, size_t unit)
 {
     return (bytes + unit - 1) / unit * unit;
 }
@@ -104,7 +104,7 @@ static bool reserve_mapped(td_stretch *s, td_cuda *gpu, size_t bytes)
         granularity == 0 || GROWTH % granularity != 0) {
         return false;
     }
-    s->reserved = round_up(bytes > 0 ? bytes : gpu->memory, GROWTH);
+    s->reserved = stretch_round_up(bytes > 0 ? bytes : gpu->memory, GROWTH);
     return driver_cuMemAddressReserve(&s->start, s->reserved, GROWTH, 0, 0) == CUDA_SUCCESS;
 }
 
@@ -113,7 +113,7 @@ static bool reserve_fixed(td_stretch *s, size_t bytes)
     size_t available = 0, all = 0;
     void *start = NULL;
     td_cuda_must(cudaMemGetInfo(&available, &all), "taking step memory");
-    s->reserved = round_up(bytes > 0 ? bytes : available / 2, GROWTH);
+    s->reserved = stretch_round_up(bytes > 0 ? bytes : available / 2, GROWTH);
     cudaError_t error = cudaMalloc(&start, s->reserved);
     if (error != cudaErrorMemoryAllocation) {
         td_cuda_must(error, "taking step memory");
@@ -144,7 +144,7 @@ void *td_cuda_reserve(td_device device, size_t *bytes)
     return (void *)(uintptr_t)s->start;
 }
 
-static td_stretch **find(const void *start)
+static td_stretch **stretch_find(const void *start)
 {
     td_stretch **link = &stretches;
     while (*link != NULL && (*link)->start != (CUdeviceptr)(uintptr_t)start) {
@@ -220,8 +220,8 @@ size_t td_cuda_commit(td_device device, void *stretch, size_t bytes)
 {
     (void)td_cuda_of(device);
     pthread_mutex_lock(&lock);
-    td_stretch *s = *find(stretch);
-    size_t wanted = round_up(bytes, GROWTH);
+    td_stretch *s = *stretch_find(stretch);
+    size_t wanted = stretch_round_up(bytes, GROWTH);
     if (wanted > s->mapped && wanted <= s->reserved && !map_more(s, device, wanted - s->mapped)) {
         td_cuda_release_kept(device); /* freed tensors whose memory was kept for the next ones */
         (void)map_more(s, device, wanted - s->mapped);
@@ -236,7 +236,7 @@ void td_cuda_release(td_device device, void *stretch)
     (void)td_cuda_of(device);
     td_cuda_must(cudaDeviceSynchronize(), "giving step memory back"); /* all streams may use it */
     pthread_mutex_lock(&lock);
-    td_stretch **link = find(stretch), *s = *link;
+    td_stretch **link = stretch_find(stretch), *s = *link;
     *link = s->next;
     pthread_mutex_unlock(&lock);
     if (s->fixed) {

@@ -43,7 +43,7 @@ static td_capture *of(td_recorder *r)
     return (td_capture *)r;
 }
 
-static void note(td_recorder *r, const char *why)
+static void capture_note(td_recorder *r, const char *why)
 {
     td_capture *c = of(r);
     if (c->note[0] == '\0') {
@@ -139,7 +139,7 @@ void td_capture_begin(td_capture *c, void (*abandoned)(td_recorder *r), bool rec
 {
     TD_REQUIRE(td_recorder_now() == NULL, TD_NOWHERE, "a captured step inside of a captured step");
     c->recorder = (td_recorder){ .recording = recording,
-                                 .not_recordable = note,
+                                 .not_recordable = capture_note,
                                  .numbers = numbers_of,
                                  .on_device = on_device,
                                  .check_indices = check_indices,
@@ -155,7 +155,7 @@ void td_capture_begin(td_capture *c, void (*abandoned)(td_recorder *r), bool rec
 
 /* ---- comparing two steps ---- */
 
-static void describe(const td_trace_block *b, char *text, size_t size)
+static void capture_describe(const td_trace_block *b, char *text, size_t size)
 {
     snprintf(text, size, "%s at %zu of %s%s%s", td_describe_bytes(b->bytes), b->offset,
              td_device_name(b->device), b->place[0] != '\0' ? " in " : "", b->place);
@@ -171,8 +171,8 @@ bool td_trace_differs(const td_trace *now, const td_trace *before, char *text, s
             continue;
         }
         char is[128], was[128];
-        describe(a, is, sizeof is);
-        describe(b, was, sizeof was);
+        capture_describe(a, is, sizeof is);
+        capture_describe(b, was, sizeof was);
         snprintf(text, size, "block %zu of its memory is %s, and was %s the step before", i + 1, is,
                  was);
         return true;
@@ -181,8 +181,8 @@ bool td_trace_differs(const td_trace *now, const td_trace *before, char *text, s
         return false;
     }
     char extra[128];
-    describe(now->count > shared ? &now->blocks[shared] : &before->blocks[shared], extra,
-             sizeof extra);
+    capture_describe(now->count > shared ? &now->blocks[shared] : &before->blocks[shared], extra,
+                     sizeof extra);
     snprintf(text, size, "it took %zu blocks of memory, and %zu the step before: %s is %s",
              now->count, before->count, extra, now->count > shared ? "new" : "missing");
     return true;

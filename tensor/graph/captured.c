@@ -49,7 +49,7 @@ struct td_captured {
 
 /* ---- beginning and end ---- */
 
-static void free_graph(td_captured *c, form *f)
+static void captured_free_graph(td_captured *c, form *f)
 {
     if (f->graph != NULL) {
         c->graphs->free(c->options.device, f->graph);
@@ -61,7 +61,7 @@ static void free_graph(td_captured *c, form *f)
 static void drop_graph(td_captured *c, form *f)
 {
     if (f->graph != NULL) {
-        free_graph(c, f);
+        captured_free_graph(c, f);
         td_step_pin(-1);
     }
 }
@@ -208,7 +208,7 @@ static void abandoned(td_recorder *r)
     form *f = (form *)r;
     if (r->recording) {
         (void)end_recording(f->owner, f);
-        free_graph(f->owner, f); /* a part of a step */
+        captured_free_graph(f->owner, f); /* a part of a step */
     }
 }
 
@@ -335,7 +335,7 @@ static td_status take_inputs(const td_captured *c, form *f, td_tensor *const *in
     return TD_OK;
 }
 
-static td_status launch(td_captured *c, form *f)
+static td_status captured_launch(td_captured *c, form *f)
 {
     TD_TRY(tell(c, TD_CAPTURED_BEGINS));
     td_capture_send(&f->capture);
@@ -367,7 +367,7 @@ static td_status record_graph(td_captured *c, form *f)
     td_step_end();
     td_recorder_set(NULL);
     if (f->graph != NULL && status != TD_OK) { /* a part of a step */
-        free_graph(c, f);
+        captured_free_graph(c, f);
         f->given_up = true;
     } else if (f->graph != NULL) {
         td_step_pin(1);
@@ -380,13 +380,13 @@ static td_status record_graph(td_captured *c, form *f)
 
 /* What is recorded is right, and is done once, even if its memory turns out not to be what the next
  * step would take: then it is not kept. */
-static td_status record(td_captured *c, form *f, td_tensor *const *inputs)
+static td_status captured_record(td_captured *c, form *f, td_tensor *const *inputs)
 {
     char text[512];
     drop_graph(c, f); /* another process records again */
     TD_TRY(take_inputs(c, f, inputs));
     TD_TRY(record_graph(c, f));
-    TD_TRY(launch(c, f));
+    TD_TRY(captured_launch(c, f));
     c->stats.recorded++;
     if (td_trace_differs(&f->capture.trace, &f->before, text, sizeof text) ||
         f->capture.note[0] != '\0') {
@@ -402,7 +402,7 @@ static td_status replay(td_captured *c, form *f, td_tensor *const *inputs)
     TD_TRY(take_inputs(c, f, inputs));
     td_capture_fill_again(&f->capture);
     c->stats.replayed++;
-    return launch(c, f);
+    return captured_launch(c, f);
 }
 
 static readiness readiness_of(const td_captured *c, const form *f)
@@ -423,7 +423,7 @@ static td_status step_as_agreed(td_captured *c, form *f, readiness all, td_tenso
         return replay(c, f, inputs);
     }
     if (all == RECORD) {
-        return record(c, f, inputs);
+        return captured_record(c, f, inputs);
     }
     c->stats.eager++;
     return f != NULL && f->graph != NULL ? call_in_step(c, inputs) : warm_up(c, f, inputs);

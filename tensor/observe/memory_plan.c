@@ -124,7 +124,7 @@ static void block_given(const void *arena, size_t offset, void *user)
 }
 
 /* What was not given back lives to the end. */
-static void finish(recording *r)
+static void memory_plan_finish(recording *r)
 {
     td_memory_block *blocks = blocks_of(r);
     int last = r->ops.count - 1;
@@ -139,7 +139,7 @@ static void finish(recording *r)
     }
 }
 
-static void step_ended(double begin, double end, void *user)
+static void memory_plan_step_ended(double begin, double end, void *user)
 {
     (void)begin, (void)end, (void)user;
     if (!pthread_equal(plan.owner, pthread_self())) {
@@ -148,7 +148,7 @@ static void step_ended(double begin, double end, void *user)
     plan.inside = false; /* a fatal error may have left a kernel in the middle */
     recording *r = &plan.running;
     if (r->ops.count > 0 && (r->backward || !plan.kept.backward)) {
-        finish(r);
+        memory_plan_finish(r);
         recording old = plan.kept;
         plan.kept = plan.running;
         plan.running = old;
@@ -160,11 +160,11 @@ static void step_ended(double begin, double end, void *user)
 static td_watcher watcher = { .begins = op_begins, .returned = op_returned };
 static td_step_observer observer = { .taken = block_taken,
                                      .given = block_given,
-                                     .ended = step_ended };
+                                     .ended = memory_plan_step_ended };
 
 /* ---- on and off ---- */
 
-static void clear(recording *r)
+static void memory_plan_clear(recording *r)
 {
     free(r->ops.items);
     free(r->blocks.items);
@@ -175,8 +175,8 @@ void td_memory_plan_start(void)
 {
     TD_REQUIRE(!td_in_step(), TD_HERE, "td_memory_plan_start inside a step: call it before");
     td_memory_plan_stop();
-    clear(&plan.running);
-    clear(&plan.kept);
+    memory_plan_clear(&plan.running);
+    memory_plan_clear(&plan.kept);
     plan.owner = pthread_self();
     plan.arena = NULL;
     plan.inside = false;
@@ -238,7 +238,7 @@ static void print_head(FILE *out)
             "kernel", "module");
 }
 
-static int larger_first(const void *a, const void *b)
+static int memory_plan_larger_first(const void *a, const void *b)
 {
     const td_memory_block *left = a, *right = b;
     return (left->bytes < right->bytes) - (left->bytes > right->bytes);
@@ -256,7 +256,7 @@ static void print_peak(FILE *out, const td_memory_plan *p, size_t least)
         }
     }
     if (count > 0) {
-        qsort(alive, (size_t)count, sizeof *alive, larger_first);
+        qsort(alive, (size_t)count, sizeof *alive, memory_plan_larger_first);
     }
     for (int i = 0; i < count && alive[i].bytes >= least; i++) {
         print_block(out, p, &alive[i]);

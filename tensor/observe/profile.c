@@ -243,7 +243,7 @@ static void add_to(sum *sums, int *count, const char *what, const td_profile_row
     sums[i].seconds += row->seconds;
 }
 
-static int larger_first(const void *a, const void *b)
+static int profile_larger_first(const void *a, const void *b)
 {
     double left = ((const sum *)a)->seconds, right = ((const sum *)b)->seconds;
     return (left < right) - (left > right);
@@ -262,8 +262,8 @@ static void print_sums(FILE *out, const td_profile_totals *t)
             add_to(kernels, &kernel_count, row.kernel, &row);
         }
     }
-    qsort(passes, (size_t)pass_count, sizeof *passes, larger_first);
-    qsort(kernels, (size_t)kernel_count, sizeof *kernels, larger_first);
+    qsort(passes, (size_t)pass_count, sizeof *passes, profile_larger_first);
+    qsort(kernels, (size_t)kernel_count, sizeof *kernels, profile_larger_first);
     for (int i = 0; i < pass_count; i++) {
         print_time(out, passes[i].what, passes[i].calls, passes[i].seconds, t);
     }

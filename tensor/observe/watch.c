@@ -24,7 +24,7 @@ static const td_kernels *watched_of(td_device device, const td_kernels *own)
 
 /* What a GPU has done by the end of a step is told then. A step that a fatal error has ended inside
  * of a kernel has left that kernel, too. */
-static void step_ended(double begin, double end, void *user)
+static void watch_step_ended(double begin, double end, void *user)
 {
     (void)begin, (void)end, (void)user;
     depth = 0;
@@ -38,7 +38,7 @@ static void span(const char *name, double begin, double end, void *user)
         .kernel = name, .span = true, .begin = begin, .end = end, .thread = pthread_self() });
 }
 
-static td_step_observer own_observer = { .ended = step_ended, .span = span };
+static td_step_observer own_observer = { .ended = watch_step_ended, .span = span };
 
 void td_watch(td_watcher *watcher)
 {
@@ -74,7 +74,7 @@ void td_unwatch(td_watcher *watcher)
 
 /* What runs on this thread: the innermost name is a module's in the forward, and in the backward
  * "backward" with the operation and its module around it. */
-static td_watched_call describe(const char *kernel)
+static td_watched_call watch_describe(const char *kernel)
 {
     td_watched_call call = { .kernel = kernel, .thread = pthread_self(), .device = TD_CPU };
     const char *top = td_context_at(0);
@@ -97,7 +97,7 @@ bool td_watch_begins(const char *kernel, td_watched_call *call)
     if (depth++ > 0) {
         return false;
     }
-    *call = describe(kernel);
+    *call = watch_describe(kernel);
     for (td_watcher *w = atomic_load(&watchers); w != NULL; w = w->next) {
         if (w->begins != NULL) {
             w->begins(call, w->user);
@@ -130,7 +130,7 @@ void td_watch_leave(const char *kernel, double begin, td_cost cost)
 {
     double end = td_clock();
     if (td_watch_returns()) {
-        td_watched_call call = describe(kernel);
+        td_watched_call call = watch_describe(kernel);
         call.begin = begin;
         call.end = end;
         call.cost = cost;

@@ -270,7 +270,7 @@ td_status td_temporary_failed(const char *path, int64_t bytes, const char *what)
 }
 
 /* The target of such a name, to be freed. */
-static char *target_of(const char *name)
+static char *temporary_target_of(const char *name)
 {
     size_t length = strlen(name), mark = strlen(TD_TEMPORARY_MARK);
     while (strncmp(name + length, TD_TEMPORARY_MARK, mark) != 0) {
@@ -281,7 +281,7 @@ static char *target_of(const char *name)
 
 bool td_temporary_rename(const char *name)
 {
-    char *target = target_of(name);
+    char *target = temporary_target_of(name);
     bool renamed = target != NULL && rename(name, target) == 0;
     int error = errno;
     free(target);

@@ -63,7 +63,7 @@ static bool plan_path(const char *owner, const char *key, char path[PATH_BYTES])
 /* ---- a file ---- */
 
 /* What stands before the plan's text. */
-static int head_of(const char *owner, const char *key, char head[HEAD_BYTES])
+static int store_head_of(const char *owner, const char *key, char head[HEAD_BYTES])
 {
     int length = snprintf(head, HEAD_BYTES, "tandem-plan 1\n%s\n%s\n", owner, key);
     return length < HEAD_BYTES ? length : HEAD_BYTES - 1;
@@ -73,7 +73,7 @@ static int head_of(const char *owner, const char *key, char head[HEAD_BYTES])
 static bool take_text(char *contents, size_t *bytes, const char *owner, const char *key)
 {
     char head[HEAD_BYTES];
-    size_t before = (size_t)head_of(owner, key, head), after = sizeof tail - 1;
+    size_t before = (size_t)store_head_of(owner, key, head), after = sizeof tail - 1;
     if (*bytes < before + after || memcmp(contents, head, before) != 0 ||
         memcmp(contents + *bytes - after, tail, after) != 0) {
         return false;
@@ -106,7 +106,7 @@ static bool write_plan(FILE *file, const char *owner, const char *key, const cha
                        size_t bytes)
 {
     char head[HEAD_BYTES];
-    size_t length = (size_t)head_of(owner, key, head);
+    size_t length = (size_t)store_head_of(owner, key, head);
     return fwrite(head, 1, length, file) == length && fwrite(text, 1, bytes, file) == bytes &&
            fputs(tail, file) >= 0;
 }

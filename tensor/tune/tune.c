@@ -36,7 +36,7 @@ static const double MOST_SECONDS = 120;
 
 /* ---- a list of choices ---- */
 
-static void clear(choices *list)
+static void tune_clear(choices *list)
 {
     for (int i = 0; i < list->count; i++) {
         free(list->at[i].problem);
@@ -46,7 +46,7 @@ static void clear(choices *list)
     *list = (choices){ 0 };
 }
 
-static choice *find(const choices *list, const char *key)
+static choice *tune_find(const choices *list, const char *key)
 {
     for (int i = 0; i < list->count; i++) {
         if (strcmp(list->at[i].key, key) == 0) {
@@ -59,7 +59,7 @@ static choice *find(const choices *list, const char *key)
 /* The choice of a key, a new one if there is none. NULL: out of memory, or the key is too long. */
 static choice *add(choices *list, const char *key)
 {
-    choice *found = find(list, key);
+    choice *found = tune_find(list, key);
     if (found != NULL || strlen(key) >= TD_PLAN_KEY_MAX) {
         return found;
     }
@@ -143,7 +143,7 @@ static td_status read_choices(const char *at, choices *list)
 /* Takes over a list, or an empty one. Under the lock. */
 static void set_choices(choices *list, bool are_made, bool fit)
 {
-    clear(&all);
+    tune_clear(&all);
     if (list != NULL) {
         all = *list;
         *list = (choices){ 0 };
@@ -167,7 +167,7 @@ void td_autotune_first_step(void)
 {
     pthread_mutex_lock(&lock);
     if (!made) {
-        clear(&all);
+        tune_clear(&all);
     }
     pthread_mutex_unlock(&lock);
 }
@@ -187,7 +187,7 @@ char *td_autotune_choice(const char *key, size_t *bytes, td_autotune_fn choose, 
 {
     char *copy = NULL;
     pthread_mutex_lock(&lock);
-    choice *c = td_autotune() ? find(&all, key) : NULL;
+    choice *c = td_autotune() ? tune_find(&all, key) : NULL;
     if (c != NULL && c->text != NULL) {
         fits = true;
         *bytes = c->bytes;
@@ -295,6 +295,6 @@ td_status td_autotune_take(const char *text, size_t bytes)
         set_choices(&taken, true, false);
     }
     pthread_mutex_unlock(&lock);
-    clear(&taken);
+    tune_clear(&taken);
     return status;
 }
