@@ -227,7 +227,7 @@ static td_status find_windows(token_stream *s, const td_tokens_options *o)
     return TD_OK;
 }
 
-static td_status check_options(const td_tokens_options *o)
+static td_status tokens_check_options(const td_tokens_options *o)
 {
     double f = o->val_fraction;
     if (!(f >= 0 && f < 1) || (o->val && f == 0)) {
@@ -257,7 +257,7 @@ td_dataset *td_tokens_open_at(td_tokens_options options, td_site at)
         return NULL;
     }
     s->base = (td_dataset){ .vtable = &tokens_vtable, .dtype = TD_I64, .regression = true };
-    if (check_options(&options) != TD_OK || open_files(s, &options) != TD_OK ||
+    if (tokens_check_options(&options) != TD_OK || open_files(s, &options) != TD_OK ||
         find_vocabulary(s, options.vocabulary) != TD_OK || find_windows(s, &options) != TD_OK) {
         tokens_free(&s->base);
         return NULL;
