@@ -251,14 +251,9 @@ static void list_parameter(td_records *l, td_optim *o, int i)
     td_tensor_part part = stepped ? TD_PART_OTHER : TD_PART_EMPTY;
     bool shared = td_params_peers_of(o->params) != NULL || o->kind->packed != TD_F32;
     for (int k = 0; k < TD_OPTIM_STATES; k++) {
-        td_tensor *own = NULL;
-        bool flat = o->kind->own_state == NULL;
-        bool there = flat ? o->state[k] != NULL : o->kind->own_state(o, i, k, &own);
-        char *name = there ? td_format(TD_KEY_OPTIMIZER "%s.%s", path, o->kind->states[k]) : NULL;
-        if (there && flat) {
-            push_share(l, part, name, o->params, i, o->state[k], shared);
-        } else if (there) {
-            push_tensor(l, (td_tensor_record){ name, own, true, .part = part });
+        if (o->state[k] != NULL) {
+            push_share(l, part, td_format(TD_KEY_OPTIMIZER "%s.%s", path, o->kind->states[k]),
+                       o->params, i, o->state[k], shared);
         }
     }
 }

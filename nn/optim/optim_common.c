@@ -222,7 +222,7 @@ void td_optim_step(td_optim *optim)
     td_params_follow(optim->params);
     int slices = make_table(optim);
     td_tensor *flat = td_params_flat(optim->params);
-    if (slices > 0 || optim->kind->together) {
+    if (slices > 0) {
         /* A write: a tape that has saved parameters must know. */
         td_begin_write(flat, "td_optim_step", TD_HERE);
         td_context_push("optimizer");

@@ -19,11 +19,6 @@ typedef struct td_optim_kind {
     void (*run)(td_optim *optim, const td_kernels *kernels, td_tensor *flat,
                 const td_tensor *flat_grad, int slices);
     void (*free)(td_optim *optim); /* what `own` points to; NULL: nothing */
-    /* A kind whose state is not flat has it all in state[0]: parameter i's k-th tensor, whose name
-     * is states[k], is *view, NULL when memory is short; false: it has none. NULL: states are flat.
-     */
-    bool (*own_state)(td_optim *optim, int i, int k, td_tensor **view);
-    bool together;    /* `run` is collective: also called where a window has no gradient */
     bool no_momentum; /* has no memory for momentum, but another kind of this name has */
     td_dtype packed;  /* TD_BF16, TD_U8: states are packed (tensor/kernels/packed.h), and each
                          parameter has a slice of its own; TD_F32: they are not */

@@ -36,8 +36,6 @@ td_optim *shard_optim(optim_rule rule, td_params *params)
         return td_sgd(params, .lr = 0.05, .momentum = 0.9, .nesterov = true);
     case ADAM:
         return td_adam(params, .lr = 0.01);
-    case ADAFACTOR:
-        return td_adafactor(params, .lr = 0.05, .weight_decay = 0.1);
     case ADAM_8:
         return td_adam_compact(params, .lr = 0.01, .weight_decay = 0.1, .decoupled = true);
     default: {

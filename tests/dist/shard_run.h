@@ -7,7 +7,7 @@
 #include "nn/extra/scaler.h"
 #include "tests/dist/ddp_job.h"
 
-typedef enum optim_rule { SGD, MOMENTUM, ADAM, ADAMW_GROUPS, RULES, ADAM_8, ADAFACTOR } optim_rule;
+typedef enum optim_rule { SGD, MOMENTUM, ADAM, ADAMW_GROUPS, RULES, ADAM_8 } optim_rule;
 
 enum { EACH = 4 }; /* samples of a rank */
 

@@ -104,25 +104,6 @@ static void test_with_what_else_a_step_does(void **state)
     procs_succeed(8, limit, run_same, &(shard_case){ .kind = kind, .rule = ADAM, .clips = true });
 }
 
-/* Adafactor adds up rows and columns in another order, where ranks have parts of them. (Not with
- * biases in front of batch normalisation: their gradients are rounding errors, which an update
- * makes as large as any other.) */
-static int run_adafactor(int rank, int size, void *arg)
-{
-    (void)arg;
-    procs_init(rank, size, 20.0);
-    shard_case c = { .kind = JOB_BLOCKS, .dtype = TD_F64, .rule = ADAFACTOR };
-    shard_require_near(&c, TD_SHARD_OPTIMIZER, rank, STEPS);
-    td_dist_destroy();
-    return 0;
-}
-
-static void test_adafactor_on_parts_of_matrices(void **state)
-{
-    (void)state;
-    procs_succeed(3, limit, run_adafactor, NULL);
-}
-
 /* ---- other models ---- */
 
 /* Which ranks skip the layer: all in the first two steps, then none, one, all, none, ... If units
@@ -432,7 +413,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_weights_are_those_without_sharding),
         cmocka_unit_test(test_with_what_else_a_step_does),
-        cmocka_unit_test(test_adafactor_on_parts_of_matrices),
         cmocka_unit_test(test_unused_shared_and_repeated_layers),
         cmocka_unit_test(test_another_order_on_one_rank),
         cmocka_unit_test(test_hooks_see_own_gradients),

@@ -211,17 +211,6 @@ static void test_checkpoints_of_packed_averages(void **state)
     }
 }
 
-/* Every rank has all of Adafactor's state. */
-static void test_checkpoints_of_adafactor(void **state)
-{
-    (void)state;
-    save_as(ADAFACTOR, 1, TD_SHARD_NONE, 3, NULL, temp_path("measure"));
-    for (int way = TD_SHARD_OPTIMIZER; way < SHARD_WAYS; way++) {
-        save_as(ADAFACTOR, 3, way, 0, temp_path("measure"), temp_path("saved"));
-        assert_same_tensors(temp_path("saved"), temp_path("measure"));
-    }
-}
-
 /* One rank has no file, or that of another model: all ranks are told, nothing has changed, and they
  * go on. Without agreement the others would wait for it in the next step, with other state. */
 static int run_failing_load(int rank, int size, void *arg)
@@ -462,7 +451,6 @@ int main(void)
         IN_FOLDER(test_checkpoints_do_not_depend_on_the_layout),
         IN_FOLDER(test_checkpoints_in_the_background),
         IN_FOLDER(test_checkpoints_of_packed_averages),
-        IN_FOLDER(test_checkpoints_of_adafactor),
         IN_FOLDER(test_a_killed_save_leaves_the_old_file_or_the_new),
         IN_FOLDER(test_a_failing_save_is_told_to_all),
         IN_FOLDER(test_a_failing_load_is_told_to_all),

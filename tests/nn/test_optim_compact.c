@@ -45,11 +45,6 @@ static td_optim *adam8(td_params *p)
     return td_adam_compact(p, .lr = 1e-3);
 }
 
-static td_optim *adafactor(td_params *p)
-{
-    return td_adafactor(p, .lr = 7e-3);
-}
-
 static td_module *block(void)
 {
     return td_nn_sequential(td_nn_layer_norm(WIDTH), td_nn_linear(WIDTH, 4 * WIDTH), td_nn_gelu(),
@@ -138,139 +133,10 @@ static void test_they_learn_as_adam_does(void **state)
 {
     (void)state;
     double usual = trained_loss(adam), half = trained_loss(adam16), eighth = trained_loss(adam8);
-    double factored = trained_loss(adafactor);
-    printf("# loss after 500 steps: Adam %.5f, 16 bits %.5f, 8 bits %.5f, Adafactor %.5f\n", usual,
-           half, eighth, factored);
+    printf("# loss after 500 steps: Adam %.5f, 16 bits %.5f, 8 bits %.5f\n", usual, half, eighth);
     assert_true(usual < 1.0); /* of log 10 = 2.3 */
     assert_true(fabs(half / usual - 1.0) < 0.005);
     assert_true(fabs(eighth / usual - 1.0) < 0.005);
-    assert_true(factored < 1.02 * usual);
-}
-
-/* ---- Adafactor's formula, slowly: a matrix, filters in the memory order of images, a vector, a
- * matrix of one column, a scalar ---- */
-
-enum { TENSORS = 5, LARGEST = 240 };
-
-static const td_shape forms[TENSORS] = {
-    { 2, { 12, 20 } }, { 4, { 6, 5, 2, 3 } }, { 1, { 17 } }, { 2, { 9, 1 } }, { 0, { 0 } }
-};
-
-typedef struct slow {
-    double p[LARGEST], row[LARGEST], column[LARGEST];
-} slow;
-
-static double gradient(int step, int tensor, int64_t i)
-{
-    return (double)((step * 31 + tensor * 7 + i * 17) % 64 - 31) / 64.0;
-}
-
-/* The mean of squares of n numbers, `apart` of each other. */
-static double mean_square(const double *x, int64_t n, int64_t apart)
-{
-    double sum = 0.0;
-    for (int64_t i = 0; i < n; i++) {
-        sum += x[i * apart] * x[i * apart];
-    }
-    return sum / (double)n;
-}
-
-/* The update of n elements, of which `rows` are rows (0: it is no matrix). */
-static void slow_update(slow *s, const double *g, double *u, int64_t n, int64_t rows, double weight)
-{
-    const double eps = 0x1p-52; /* of f64 */
-    double mean = 0.0;
-    for (int64_t i = 0; rows == 0 && i < n; i++) {
-        s->row[i] += weight * (g[i] * g[i] - s->row[i]);
-        u[i] = g[i] / sqrt(fmax(s->row[i], eps * eps));
-    }
-    int64_t columns = rows > 0 ? n / rows : 0;
-    for (int64_t r = 0; r < rows; r++) {
-        s->row[r] += weight * (mean_square(g + r * columns, columns, 1) - s->row[r]);
-        mean += s->row[r] / (double)rows;
-    }
-    for (int64_t c = 0; c < columns; c++) {
-        s->column[c] += weight * (mean_square(g + c, rows, columns) - s->column[c]);
-    }
-    for (int64_t i = 0; rows > 0 && i < n; i++) {
-        double v = s->row[i / columns] * s->column[i % columns] / fmax(mean, eps);
-        u[i] = g[i] / sqrt(fmax(v, eps * eps));
-    }
-}
-
-static void slow_step(slow *s, int tensor, int step, double lr, double decay)
-{
-    td_shape f = forms[tensor];
-    int64_t n = 1;
-    for (int d = 0; d < f.ndim; d++) {
-        n *= f.dim[d];
-    }
-    double g[LARGEST], u[LARGEST];
-    for (int64_t i = 0; i < n; i++) {
-        g[i] = gradient(step, tensor, i);
-    }
-    slow_update(s, g, u, n, f.ndim >= 2 ? f.dim[0] : 0, pow(step + 1, -0.8));
-    double rate = fmin(lr, 1.0 / sqrt(step + 1));
-    double alpha = rate * fmax(1e-3, sqrt(mean_square(s->p, n, 1)));
-    double too_large = fmax(1.0, sqrt(mean_square(u, n, 1)));
-    for (int64_t i = 0; i < n; i++) {
-        s->p[i] = s->p[i] * (1.0 - lr * decay) - alpha / too_large * u[i];
-    }
-}
-
-static td_tensor *no_forward(td_module *self, td_tensor *x, td_site at)
-{
-    (void)self;
-    (void)at;
-    return x;
-}
-
-static const td_module_type bare_type = { .name = "Bare", .forward = no_forward };
-
-static void set_gradient(td_tensor *leaf, int step, int tensor)
-{
-    double g[LARGEST];
-    for (int64_t i = 0; i < td_numel(leaf); i++) {
-        g[i] = gradient(step, tensor, i);
-    }
-    td_write(td_grad_buffer(leaf), g, TD_F64);
-    td_mark_grad(leaf);
-}
-
-static void test_adafactor_is_its_formula(void **state)
-{
-    (void)state;
-    static const char *const names[TENSORS] = { "a", "b", "c", "d", "e" };
-    static slow expected[TENSORS];
-    td_module *m = td_module_new(&bare_type, 0);
-    m->dtype = TD_F64;
-    td_tensor *leaves[TENSORS];
-    td_manual_seed(11);
-    for (int k = 0; k < TENSORS; k++) {
-        td_layout layout = k == 1 ? TD_IMAGE : TD_ROW_MAJOR;
-        leaves[k] =
-            td_module_parameter(m, names[k], td_new_layout(forms[k], TD_F64, layout, TD_CPU));
-        td_normal_(leaves[k], 0.0, 1.0, td_default_generator());
-        td_read(leaves[k], expected[k].p, TD_F64);
-    }
-    td_params *params = td_parameters(td_module_finish(m));
-    td_optim *optim = td_adafactor(params, .lr = 0.3, .weight_decay = 0.1);
-    for (int step = 0; step < 15; step++) {
-        for (int k = 0; k < TENSORS; k++) {
-            set_gradient(leaves[k], step, k);
-            slow_step(&expected[k], k, step, 0.3, 0.1);
-        }
-        td_optim_step(optim);
-        for (int k = 0; k < TENSORS; k++) {
-            double p[LARGEST];
-            td_read(leaves[k], p, TD_F64);
-            for (int64_t i = 0; i < td_numel(leaves[k]); i++) {
-                assert_true(fabs(p[i] - expected[k].p[i]) < 1e-12);
-            }
-        }
-    }
-    td_optim_free(optim);
-    td_module_free(m);
 }
 
 /* ---- bytes, files, layouts ---- */
@@ -296,15 +162,6 @@ static void test_bytes(void **state)
         assert_true((double)td_optim_state_bytes(j.optim) == bytes[i] * (double)padded_count(&j));
         close_job(&j);
     }
-    job j;
-    open_job(&j, adafactor);
-    size_t numbers = 0;
-    for (int i = 0; i < td_params_count(j.params); i++) {
-        const td_tensor *t = td_params_get(j.params, i)->tensor;
-        numbers += (size_t)(t->ndim == 2 ? t->shape[0] + t->shape[1] : t->shape[0]);
-    }
-    assert_int_equal(td_optim_state_bytes(j.optim), numbers * sizeof(float));
-    close_job(&j);
 }
 
 static void check_same_values(job *a, job *b)
@@ -354,7 +211,6 @@ static void test_resumed_runs_go_on_bit_for_bit(void **state)
     for (int reordered = 0; reordered < 2; reordered++) {
         check_resume(adam8, reordered);
         check_resume(adam16, reordered);
-        check_resume(adafactor, reordered);
     }
 }
 
@@ -409,7 +265,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_they_learn_as_adam_does),
-        cmocka_unit_test(test_adafactor_is_its_formula),
         cmocka_unit_test(test_bytes),
         IN_FOLDER(test_resumed_runs_go_on_bit_for_bit),
         IN_FOLDER(test_files_are_those_of_adam),
