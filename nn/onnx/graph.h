@@ -2,7 +2,7 @@
 #ifndef TD_NN_ONNX_GRAPH_H
 #define TD_NN_ONNX_GRAPH_H
 
-#include "nn/onnx/protobuf.h"
+#include "tensor/extra/protobuf.h"
 #include "nn/onnx/trace.h"
 
 enum { TD_ONNX_IR_VERSION = 9 };

@@ -1,6 +1,7 @@
 /* Writes the metrics of a run: a CSV file, and TensorBoard's event records. */
 #include "apps/tools/common/log.h"
 
+#include "tensor/extra/protobuf.h"
 #include "tensor/number.h"
 #include "tensor/system/folders.h"
 
@@ -26,7 +27,7 @@ static td_status cannot_write(const char *path)
     return td_fail(TD_E_IO, "cannot write %s: %s", path, strerror(errno));
 }
 
-/* ---- TensorBoard event files, written by hand: they are small enough ----
+/* ---- TensorBoard event files ----
  *
  * A file is a row of TFRecords (little-endian), each holding one Event message (protobuf):
  *
@@ -37,43 +38,8 @@ static td_status cannot_write(const char *path)
  *
  * (tensorflow/core/lib/io/record_writer.h, core/util/event.proto, core/framework/summary.proto) */
 
-/* A message under construction. */
-typedef struct message {
-    unsigned char bytes[8192];
-    size_t size;
-} message;
-
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "event files are little-endian");
-enum { VARINT = 0, FIXED64 = 1, BYTES = 2, FIXED32 = 5 }; /* protobuf's wire types */
-
-static void append(message *m, const void *bytes, size_t size)
-{
-    TD_REQUIRE(m->size + size <= sizeof(m->bytes), TD_HERE, "an event of more than %zu bytes",
-               sizeof(m->bytes));
-    memcpy(m->bytes + m->size, bytes, size);
-    m->size += size;
-}
-
-static void append_varint(message *m, uint64_t value)
-{
-    while (value >= 0x80) {
-        append(m, &(unsigned char){ (unsigned char)(value | 0x80) }, 1);
-        value >>= 7;
-    }
-    append(m, &(unsigned char){ (unsigned char)value }, 1);
-}
-
-static void append_tag(message *m, int field, int wire_type)
-{
-    append_varint(m, (uint64_t)(field << 3 | wire_type));
-}
-
-static void append_bytes(message *m, int field, const void *bytes, size_t size)
-{
-    append_tag(m, field, BYTES);
-    append_varint(m, size);
-    append(m, bytes, size);
-}
+enum { EVENT_BYTES = 8192 };
+#define MESSAGE() ((td_proto){ .bytes = (unsigned char[EVENT_BYTES]){ 0 }, .room = EVENT_BYTES })
 
 /* CRC-32C (Castagnoli), reflected polynomial 0x82f63b78. */
 static uint32_t masked_crc(const void *bytes, size_t size)
@@ -89,33 +55,24 @@ static uint32_t masked_crc(const void *bytes, size_t size)
     return (crc >> 15 | crc << 17) + 0xa282ead8u;
 }
 
-static td_status write_record(const metrics *l, const message *m)
+static td_status write_record(const metrics *l, const td_proto *m)
 {
-    uint64_t size = m->size;
-    uint32_t head = masked_crc(&size, sizeof size), tail = masked_crc(m->bytes, m->size);
+    uint64_t size = m->count;
+    uint32_t head = masked_crc(&size, sizeof size), tail = masked_crc(m->bytes, m->count);
     fwrite(&size, sizeof size, 1, l->events);
     fwrite(&head, sizeof head, 1, l->events);
-    fwrite(m->bytes, 1, m->size, l->events);
+    fwrite(m->bytes, 1, m->count, l->events);
     fwrite(&tail, sizeof tail, 1, l->events);
     bool written = fflush(l->events) == 0 && !ferror(l->events);
     return written ? TD_OK : cannot_write(l->events_path);
 }
 
-/* A double or a float. */
-static void append_real(message *m, int field, const void *value, size_t size)
-{
-    append_tag(m, field, size == sizeof(double) ? FIXED64 : FIXED32);
-    append(m, value, size);
-}
-
 /* The time that each event begins with. */
-static message event_now(void)
+static void put_time(td_proto *event)
 {
     struct timespec t;
-    message m = { .size = 0 };
     clock_gettime(CLOCK_REALTIME, &t);
-    append_real(&m, 1, &(double){ (double)t.tv_sec + 1e-9 * (double)t.tv_nsec }, sizeof(double));
-    return m;
+    td_proto_double(event, 1, (double)t.tv_sec + 1e-9 * (double)t.tv_nsec);
 }
 
 static td_status open_events(metrics *l, const char *dir)
@@ -128,26 +85,27 @@ static td_status open_events(metrics *l, const char *dir)
     if (l->events == NULL) {
         return cannot_write(l->events_path);
     }
-    message m = event_now();
-    append_bytes(&m, 3, "brain.Event:2", strlen("brain.Event:2"));
-    return write_record(l, &m);
+    td_proto event = MESSAGE();
+    put_time(&event);
+    td_proto_text(&event, 3, "brain.Event:2");
+    return write_record(l, &event);
 }
 
 /* One event with several scalars; NaN: none. */
 static td_status write_event(const metrics *l, int64_t step, const double *values)
 {
-    message summary = { .size = 0 }, event = event_now();
+    td_proto summary = MESSAGE(), event = MESSAGE();
+    put_time(&event);
     for (int i = 0; i < l->count; i++) {
         if (!isnan(values[i])) {
-            message value = { .size = 0 };
-            append_bytes(&value, 1, l->names[i], strlen(l->names[i]));
-            append_real(&value, 2, &(float){ (float)values[i] }, sizeof(float));
-            append_bytes(&summary, 1, value.bytes, value.size);
+            td_proto value = MESSAGE();
+            td_proto_text(&value, 1, l->names[i]);
+            td_proto_float(&value, 2, values[i]);
+            td_proto_message(&summary, 1, &value);
         }
     }
-    append_tag(&event, 2, VARINT);
-    append_varint(&event, (uint64_t)step);
-    append_bytes(&event, 5, summary.bytes, summary.size);
+    td_proto_integer(&event, 2, step);
+    td_proto_message(&event, 5, &summary);
     return write_record(l, &event);
 }
 

@@ -1,11 +1,12 @@
 /* Writes messages of protobuf. */
-#include "nn/onnx/protobuf.h"
+#include "tensor/extra/protobuf.h"
 
 #include "tensor/extend.h"
 
 #include <string.h>
 
-enum { VARINT = 0, LENGTH = 2, FIXED32 = 5 }; /* wire types */
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "protobuf is little-endian");
+enum { VARINT = 0, FIXED64 = 1, LENGTH = 2, FIXED32 = 5 }; /* wire types */
 
 void td_proto_bytes(td_proto *m, const void *bytes, size_t count)
 {
@@ -51,6 +52,12 @@ void td_proto_float(td_proto *m, int field, double value)
     float narrow = (float)value;
     put_key(m, field, FIXED32);
     td_proto_bytes(m, &narrow, sizeof narrow);
+}
+
+void td_proto_double(td_proto *m, int field, double value)
+{
+    put_key(m, field, FIXED64);
+    td_proto_bytes(m, &value, sizeof value);
 }
 
 void td_proto_length(td_proto *m, int field, size_t length)
