@@ -30,7 +30,7 @@ PLAN = [
     ("nn/shared", 550),
     ("nn/models/*", 1610),
     ("nn/extra", 2030),
-    ("nn/io", 1860),
+    ("nn/io", 1930),
     ("nn/onnx", 1140),
     ("nn/optim", 880, 880, "to be cut: loss scaling is asked for in three files"),
     ("data/*", 4950, 5300, "labels and positions of loaders, to be divided"),
