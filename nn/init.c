@@ -71,9 +71,6 @@ void td_draw_now(const td_draw *draw, td_tensor *t)
     if (draw->has_zero_row) {
         td_init_zero_row_(t, draw->zero_row);
     }
-    if (draw->dirac > 0) {
-        td_init_dirac_(t, draw->dirac);
-    }
 }
 
 td_tensor *td_init_new(td_shape shape, td_layout layout)
@@ -168,28 +165,5 @@ void td_init_kaiming_normal_fan_out_(td_tensor *weight)
     int64_t fan_out = inputs > 0 ? td_numel(weight) / inputs : 0;
     if (fan_out > 0) {
         td_init_normal_(weight, sqrt(2.0) / sqrt((double)fan_out));
-    }
-}
-
-void td_init_dirac_(td_tensor *weight, int64_t filters)
-{
-    TD_REQUIRE(weight->ndim == 4, TD_HERE, "td_init_dirac_: the weight is %s, not [O,I,KH,KW]",
-               td_describe(weight));
-    td_draw *later = td_draw_of(weight);
-    if (!blank && later != NULL) {
-        later->dirac = filters;
-    }
-    if (blank || later != NULL) {
-        return;
-    }
-    const int64_t *shape = weight->shape;
-    filters = filters < shape[0] ? filters : shape[0];
-    filters = filters < shape[1] ? filters : shape[1];
-    for (int64_t o = 0; o < filters; o++) {
-        for (int64_t i = 0; i < td_numel(weight) / shape[0]; i++) {
-            int64_t at[] = { o, i / (shape[2] * shape[3]), i / shape[3] % shape[2], i % shape[3] };
-            bool hands_on = at[1] == o && at[2] == shape[2] / 2 && at[3] == shape[3] / 2;
-            td_set(weight, at, hands_on ? 1.0 : 0.0);
-        }
     }
 }

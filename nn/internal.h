@@ -50,7 +50,6 @@ typedef struct td_draw {
     double low, high; /* of a uniform draw; of a normal one mean and standard deviation */
     bool has_zero_row;
     int64_t zero_row;
-    int64_t dirac;          /* filters that td_init_dirac_ sets afterwards */
     td_generator generator; /* as it was before the draw */
 } td_draw;
 td_draw *td_draw_of(const td_tensor *t); /* NULL: t is not deferred */

@@ -92,9 +92,7 @@ void td_init_kaiming_uniform_(td_tensor *weight); /* a = sqrt(5): what Linear an
 void td_init_bias_uniform_(td_tensor *bias, int64_t fan_in);
 void td_init_kaiming_normal_fan_out_(td_tensor *weight); /* gain of relu */
 void td_init_kaiming_normal_fan_in_(td_tensor *weight);
-/* nn.init.dirac_ for the first `filters` filters of weight [O,I,KH,KW] (at most I of them): filter
- * i passes input channel i on. The other filters keep their values. */
-void td_init_dirac_(td_tensor *weight, int64_t filters);
+
 /* ---- walking a model ---- */
 
 /* Calls fn for the module and all below, parents first, with the path ("" at the top). */

@@ -172,7 +172,7 @@ td_module *td_model_at(td_model_options options, td_site at);
  * td_ddp(net, .strategy = td_zero(3)) then draws one parameter at a time, and each rank keeps
  * its window. So no rank ever holds the whole model, while the values and the generator's state are
  * those without td_defer_init. Before td_ddp only td_module_to and the initialisations of
- * nn/module.h that draw (and td_init_dirac_) may use a deferred parameter; another use is a fatal
+ * nn/module.h that draw may use a deferred parameter; another use is a fatal
  * error that names the parameter. Returns the setting before the
  * call. */
 bool td_defer_init(bool on);

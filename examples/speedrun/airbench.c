@@ -8,12 +8,26 @@
 
 enum { WHITENED = 24, PATCH = 2 };
 
+void airbench_dirac(td_tensor *weight, int64_t filters)
+{
+    const int64_t *shape = weight->shape;
+    filters = filters < shape[0] ? filters : shape[0];
+    filters = filters < shape[1] ? filters : shape[1];
+    for (int64_t o = 0; o < filters; o++) {
+        for (int64_t i = 0; i < td_numel(weight) / shape[0]; i++) {
+            int64_t at[] = { o, i / (shape[2] * shape[3]), i / shape[3] % shape[2], i % shape[3] };
+            bool hands_on = at[1] == o && at[2] == shape[2] / 2 && at[3] == shape[3] / 2;
+            td_set(weight, at, hands_on ? 1.0 : 0.0);
+        }
+    }
+}
+
 /* A 3x3 convolution that keeps the size; its first filters start as the identity. */
 static td_module *new_conv(int64_t in, int64_t out)
 {
     td_module *conv = td_nn_conv2d(in, out, .kernel = 3, .padding = 1, .no_bias = true);
     if (conv != NULL) {
-        td_init_dirac_(conv->tensors[0].tensor, in);
+        airbench_dirac(conv->tensors[0].tensor, in);
     }
     return conv;
 }
@@ -106,16 +120,14 @@ td_module *airbench_new_at(airbench_options options, td_site at)
         return NULL;
     }
     airbench_state *s = m->state;
-    bool defers = td_defer_init(false); /* frozen filters are in no rank's window */
+    bool defers = td_defer_init(false); /* initialisations here read and write what was drawn */
     s->whiten = td_module_add(m, "whiten", td_nn_conv2d(3, WHITENED, .kernel = PATCH));
-    td_defer_init(defers);
     s->layers = td_module_add(m, "layers",
                               td_nn_sequential(td_nn_gelu(), new_group(WHITENED, first),
                                                new_group(first, second), new_group(second, third),
                                                td_nn_max_pool2d(3)));
     td_module_mark(s->layers, TD_PART_STAGE);
     s->flatten = td_module_add(m, "flatten", td_nn_flatten());
-    td_defer_init(defers && !o->unit_head); /* which reads what has been drawn */
     s->head = td_module_add(m, "head", td_nn_linear(third, classes, .no_bias = true));
     td_defer_init(defers);
     s->scale =

@@ -15,6 +15,9 @@ typedef struct airbench_options {
                           are divided by the layer's number of inputs instead of by 9 */
 } airbench_options;
 td_module *airbench_new_at(airbench_options options, td_site at);
+/* nn.init.dirac_ for the first `filters` filters of weight [O,I,KH,KW] (at most I of them): filter
+ * i passes input channel i on. The other filters keep their values. */
+void airbench_dirac(td_tensor *weight, int64_t filters);
 /* The weight of the whitening convolution, or its bias. The module owns the tensor. */
 td_tensor *airbench_whiten(td_module *airbench, bool bias);
 

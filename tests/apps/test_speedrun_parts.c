@@ -157,7 +157,7 @@ static void test_dirac(void **state)
         td_tensor *w = td_new_layout(TD_SHAPE(out, in, 3, 3), TD_F32, TD_FILTER, TD_CPU);
         td_normal_(w, 0.0, 1.0, td_default_generator());
         td_tensor *before = td_clone(w);
-        td_init_dirac_(w, in);
+        airbench_dirac(w, in);
         td_tensor *x = td_new_layout(TD_SHAPE(2, in, 4, 5), TD_F32, TD_IMAGE, TD_CPU);
         td_normal_(x, 0.0, 1.0, td_default_generator());
         td_step_begin();

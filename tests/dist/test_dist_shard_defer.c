@@ -1,6 +1,5 @@
 /* Models that are larger than a process's memory: deferred initialisation, and windows in files. */
 #include "nn/internal.h"
-#include "examples/speedrun/airbench.h"
 #include "examples/speedrun/whitening.h"
 #include "nn/module.h"
 #include "nn/params.h"
@@ -43,43 +42,7 @@ static td_module *odd_net(uint64_t seed)
         td_nn_sequential(td_nn_linear(2, 2), td_nn_conv2d(5, 9, .kernel = 3)),
         td_nn_sequential(td_nn_embedding(40, 16), td_nn_layer_norm(16)));
     td_init_kaiming_normal_fan_out_(net->children[4]->tensors[0].tensor); /* a second time */
-    td_init_dirac_(td_module_find(net, "5.1")->tensors[0].tensor, 4);
     return net;
-}
-
-/* A model with initialisations of its own, some of which read what was drawn. */
-static td_module *airbench(bool unit_head, bool defers)
-{
-    td_manual_seed(3);
-    td_defer_init(defers);
-    td_module *net = airbench_new(.classes = 10, .widths = { 26, 28, 30 }, .unit_head = unit_head);
-    td_defer_init(false);
-    return net;
-}
-
-static int run_airbench(int rank, int size, void *arg)
-{
-    (void)arg;
-    procs_init(rank, size, 20.0);
-    for (int unit_head = 0; unit_head < 2; unit_head++) {
-        td_module *net = airbench(unit_head != 0, false);
-        td_generator after = *td_default_generator();
-        uint64_t hash = job_hash(net);
-        td_module_free(net);
-        net = td_ddp(airbench(unit_head != 0, true), .strategy = td_zero(TD_SHARD_PARAMETERS));
-        REQUIRE(net != NULL && memcmp(&after, td_default_generator(), sizeof after) == 0);
-        REQUIRE_OK(td_unshard(net));
-        REQUIRE(job_hash(net) == hash);
-        td_module_free(net);
-    }
-    td_dist_destroy();
-    return 0;
-}
-
-static void test_initialisations_of_their_own(void **state)
-{
-    (void)state;
-    procs_succeed(2, limit, run_airbench, NULL);
 }
 
 /* Each rank has another seed; rank 0's counts. */
@@ -441,7 +404,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         IN_FOLDER(test_deferred_models_begin_and_train_alike),
-        cmocka_unit_test(test_initialisations_of_their_own),
         IN_FOLDER(test_no_rank_ever_has_a_whole_deferred_model),
         cmocka_unit_test(test_no_memory_on_one_rank),
         IN_FOLDER(test_a_deferred_model_is_loaded),
