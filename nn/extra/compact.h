@@ -1,6 +1,6 @@
-/* Adam with less than 8 bytes a parameter. Groups, state files, sharding, captured steps: as for the
- * optimizers of nn/optim/optim.h. Free it by td_optim_free. NULL with td_last_error() when memory
- * is short. */
+/* Adam with less than 8 bytes a parameter. Groups, state files, sharding, captured steps: as for
+ * the optimizers of nn/optim/optim.h. Free it by td_optim_free. NULL with td_last_error() when
+ * memory is short. */
 #ifndef TD_NN_EXTRA_COMPACT_H
 #define TD_NN_EXTRA_COMPACT_H
 

@@ -264,10 +264,8 @@ static void test_what_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_they_learn_as_adam_does),
-        cmocka_unit_test(test_bytes),
-        IN_FOLDER(test_resumed_runs_go_on_bit_for_bit),
-        IN_FOLDER(test_files_are_those_of_adam),
+        cmocka_unit_test(test_they_learn_as_adam_does), cmocka_unit_test(test_bytes),
+        IN_FOLDER(test_resumed_runs_go_on_bit_for_bit), IN_FOLDER(test_files_are_those_of_adam),
         cmocka_unit_test(test_what_is_refused),
     };
     return cmocka_run_group_tests_name("compact optimizers", tests, NULL, NULL);
