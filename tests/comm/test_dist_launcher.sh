@@ -120,6 +120,13 @@ tap $? 'it was started exactly three times'
 all_gone "$dir"/*
 tap $? 'no worker is left'
 
+for backend in shm gloo; do
+    [ $backend = shm ] || [ -e "${BUILD:-build/cc}/libtandem-gloo.so" ] || continue
+    fails "a worker that ends well too early, $backend" 1 'tdrun:   \| rank 1 had ended before \(exit code 0\) ' \
+        env TANDEM_BACKEND=$backend "$apps/tdrun" --nproc-per-node 3 "$worker" early:1
+    says 'the engine names it, too' '^tdrun:   \| rank 1 \(pid [0-9]+.*\) (has died, or has ended|has left)'
+done
+
 works 'a worker that fails twice' tdrun --nproc-per-node 2 --max-restarts 2 "$worker" fail:1:3:2 meet
 says 'the third attempt meets, without old keys' '^met rank=0 world=2 local=0/2 sum=1 attempt=2'
 

@@ -7,6 +7,7 @@
  *   fail:RANK:CODE:TIMES    that rank complains and exits, in the first TIMES restarts
  *   signal:RANK:NUMBER      that rank is ended by a signal
  *   fatal:RANK     that rank calls td_fatal
+ *   early:RANK     all meet over $TANDEM_BACKEND; that rank ends well, for which the others wait
  *   until:FILE     waits for a file, 60 s at most
  *   sleep:SECONDS  and, in any case, the end is well */
 #include "tensor/clock.h"
@@ -98,6 +99,15 @@ static void start_child(const char *folder)
     write_pid(folder, "child.", rank, pid);
 }
 
+static void end_early(int who)
+{
+    if (td_dist_init(.backend = getenv("TANDEM_BACKEND"), .timeout = 60) != TD_OK ||
+        (who != rank && td_barrier(NULL) != TD_OK)) {
+        td_die();
+    }
+    exit(0);
+}
+
 static void do_action(const char *action)
 {
     int who, what, times;
@@ -129,6 +139,8 @@ static void do_action(const char *action)
         if (who == rank) {
             td_fatal(TD_HERE, "a tensor of shape [2, 3] where [3, 2] is wanted");
         }
+    } else if (sscanf(action, "early:%d", &who) == 1) {
+        end_early(who);
     } else if (strncmp(action, "until:", 6) == 0) {
         for (int i = 0; i < 6000 && access(action + 6, F_OK) != 0; i++) {
             td_sleep(0.01);

@@ -331,3 +331,15 @@ int td_children_cause(const td_children *all)
     }
     return cause;
 }
+
+int td_children_early(const td_children *all, int cause)
+{
+    int named = named_by(all, cause);
+    for (int i = 0; i < all->count; i++) {
+        const td_child *c = &all->list[i];
+        if (!c->running && c->status == 0 && (i == named || c->ended <= all->list[cause].ended)) {
+            return i;
+        }
+    }
+    return -1;
+}

@@ -85,6 +85,13 @@ void td_children_pass(td_children *all, int signal, double grace);
  * a child may still end, as a large process does slowly: it has 3 seconds. */
 int td_children_cause(const td_children *all);
 
+/* A child that had ended well when td_children_cause's failed, or that its message names: perhaps
+ * it has left work to the others that they cannot do without it. -1: none. */
+int td_children_early(const td_children *all, int cause);
+#define TD_ENDED_EARLY                                                                             \
+    "rank %d had ended before (exit code 0) while the others still worked: has it made fewer "     \
+    "steps?"
+
 /* "exit code 3", "signal 11 (SIGSEGV)" */
 void td_child_end_text(int status, char *text, size_t size);
 const char *td_signal_name(int signal); /* "SIGSEGV"; "a signal": unknown */

@@ -179,16 +179,8 @@ static td_status fail_child(const spawning *s, int rank)
     }
     td_status status = td_fail(TD_E_PEER, "rank %d (pid %ld) ended with %s%s%s", rank,
                                (long)child->pid, end, message[0] != '\0' ? ": " : "", message);
-    for (int i = 0; i < s->count; i++) { /* the cause, perhaps, though it has not failed */
-        const td_child *other = &s->children->list[i];
-        if (!other->running && other->status == 0 && other->ended <= child->ended) {
-            return td_fail_context(status,
-                                   "rank %d had ended before (exit code 0) while the others still "
-                                   "worked: has it made fewer steps?",
-                                   i);
-        }
-    }
-    return status;
+    int early = td_children_early(s->children, rank);
+    return early >= 0 ? td_fail_context(status, TD_ENDED_EARLY, early) : status;
 }
 
 /* Waits until all children have ended. A failure or a signal stops the others; a second signal

@@ -291,7 +291,13 @@ static void describe_failure(const td_workers *w, int local, td_worker_failure *
         .status = c->status,
     };
     gethostname(failure->host, sizeof(failure->host) - 1);
-    snprintf(failure->message, sizeof(failure->message), "%s", w->children->notes[local].message);
+    int early = td_children_early(w->children, local), length = 0;
+    if (early >= 0) {
+        length = snprintf(failure->message, sizeof(failure->message), TD_ENDED_EARLY "\n",
+                          w->round.first_rank + early);
+    }
+    snprintf(failure->message + length, sizeof(failure->message) - (size_t)length, "%s",
+             w->children->notes[local].message);
     worker_path(w, local, "stderr", path);
     if (access(path, F_OK) == 0) {
         worker_path(w, local, "", path);

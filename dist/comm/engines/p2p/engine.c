@@ -149,8 +149,10 @@ static td_status find_failure(td_p2p_engine *g, double until, const char *words,
         }
     }
     return dead < 0 ? TD_OK
-                    : td_fail(TD_E_PEER, "rank %d (%s) has died, or its host has (%s: %s)", dead,
-                              g->peers[dead].process, g->api->name, words);
+                    : td_fail(TD_E_PEER,
+                              "rank %d (%s) has died, or has ended before the others, or its host "
+                              "has died (%s: %s)",
+                              dead, g->peers[dead].process, g->api->name, words);
 }
 
 /* Fails also if a rank has left as planned. */
