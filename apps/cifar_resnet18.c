@@ -154,11 +154,10 @@ static void saved(train_run *r, const char *path, bool at_epoch)
 }
 
 /* Loss and accuracy over the test set. */
-static td_status tested(train_run *r, const evaluation *result)
+static td_status tested(train_run *r, const td_evaluation *result)
 {
-    double accuracy = (double)result->correct / (double)result->count;
-    td_printf_rank0("\n== test: %" PRId64 " images | loss: %.3f | acc: %6.3f%%%s\n", result->count,
-                    result->loss, 100 * accuracy,
+    td_printf_rank0("\n== test: %" PRId64 " images | loss: %.3f | acc: %6.3f%%%s\n", result->seen,
+                    result->loss, 100 * result->accuracy,
                     r->test->synthetic ? " (synthetic, NOT CIFAR-10)" : "");
     return train_log_test(r, result);
 }

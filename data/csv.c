@@ -36,6 +36,7 @@ td_dataset *td_csv_rows(const char *kind, td_csv_table *table, bool regression)
         return NULL;
     }
     data->base.dtype = TD_F32; /* the file's digits are kept for standardising */
+    data->base.target_dtype = TD_F32;
     data->base.classes = table->classes;
     data->base.class_names = (const char *const *)table->names;
     data->names = table->names;

@@ -32,10 +32,10 @@ typedef struct td_dataset td_dataset;
 /* What a kind of dataset implements. */
 typedef struct td_dataset_vtable {
     const char *kind; /* "cifar10", for messages */
-    /* Writes the samples index[0], ..., index[n-1] into x [n, sample_shape...] and y (i64 [n];
-     * for regression [n, target_shape...]), which lie on the CPU. With `float *p =
-     * td_data_rw(x)` element [i,j,...] of x is p[i * x->stride[0] + j * x->stride[1] + ...], in the
-     * dataset's layout (TD_ROW_MAJOR: one element after the other). Random draws must depend on
+    /* Writes the samples index[0], ..., index[n-1] into x [n, sample_shape...] and y [n,
+     * target_shape...], which lie on the CPU. With `float *p = td_data_rw(x)` element [i,j,...] of
+     * x is p[i * x->stride[0] + j * x->stride[1] + ...], in the dataset's layout (TD_ROW_MAJOR: one
+     * element after the other). Random draws must depend on
      * epoch, index and a fixed seed alone, not on earlier calls or the thread. Workers call fetch
      * at the same time from several threads. On failure fetch returns td_fail(...). */
     td_status (*fetch)(const td_dataset *dataset, const int64_t *index, int64_t n, uint64_t epoch,
@@ -48,8 +48,13 @@ typedef struct td_dataset_vtable {
  *
  *     typedef struct squares { td_dataset base; double scale; } squares;
  *
- * Set vtable, length, sample_shape and classes; for float labels, instead of classes, regression
- * and target_shape. Pass &mine->base to the loader, and cast the pointer that fetch and free get
+ * Set vtable, length, sample_shape, and what there is to predict:
+ *
+ *     a class    .classes = 10                                             y is i64 [n]
+ *     numbers    .target_shape = TD_SHAPE(1)                               y is f32 [n,1]
+ *     tokens     .classes = the vocabulary's size, .target_shape = TD_SHAPE(T)    i64 [n,T]
+ *
+ * Pass &mine->base to the loader, and cast the pointer that fetch and free get
  * back to your struct. All other fields may be zero. The struct counts its loaders and parts, so it
  * must not be a const object, although functions take a const pointer. */
 struct td_dataset {
@@ -61,10 +66,12 @@ struct td_dataset {
     int classes;
     const char *const *class_names; /* [classes] or NULL; the dataset owns the names */
     bool synthetic;                 /* the samples are generated, not real: programs must say so */
-    bool regression;                /* y holds numbers to predict, not class numbers */
-    td_shape target_shape; /* of one sample's y, if regression is set; y has x's dtype then */
+    td_shape target_shape;          /* of one sample's y; y is [n, target_shape...] */
+    td_dtype target_dtype;          /* of y, if it has a target_shape and no classes; otherwise y
+                                       is i64 */
 
     /* The library's own. */
+    bool scalars;              /* y is [n] of target_dtype: td_tensor_dataset's numbers */
     int loaders, parts;        /* open loaders; parts (td_split, td_dataset_head) not freed yet */
     bool freed;                /* td_dataset_free was called, and parts keep the dataset */
     struct td_dataset *scaled; /* the samples as td_standardize made them, or NULL */
@@ -92,9 +99,9 @@ td_status td_split(const td_dataset *dataset, double test_size, uint32_t seed, t
 
 /* A dataset of your own tensors: sample i is x[i], its label y[i].
  *
- *     x  any float dtype, [samples, ...]; images are [samples,C,H,W]
- *     y  i64 [samples], class numbers from 0; classes becomes the largest label + 1. Or, for
- *        regression, of x's dtype and [samples, ...]: a batch's y has that dtype and shape.
+ *     x  any float dtype or i64, [samples, ...]; images are [samples,C,H,W]
+ *     y  i64 [samples], class numbers from 0; classes becomes the largest label + 1. Or numbers to
+ *        predict, any float dtype or i64, [samples, ...]: a batch's y has that dtype and shape.
  *
  * Both are persistent tensors in CPU memory. The dataset shares their memory: you may td_free both
  * immediately afterwards. If td_borrow made them, your own memory must live on, and what you write
@@ -270,7 +277,7 @@ typedef struct td_loader_options {
  * On a GPU all batches of the same size are the same tensors with new contents. */
 typedef struct td_batch {
     td_tensor *x;  /* [n, sample_shape...] of the dataset's dtype and layout */
-    td_tensor *y;  /* i64 [n]; for regression [n, target_shape...] of the dataset's dtype */
+    td_tensor *y;  /* [n, target_shape...]: class numbers (i64), or of the dataset's target_dtype */
     int64_t size;  /* n */
     int64_t index; /* of the batch: 0, 1, ... within the epoch */
     const int64_t *samples; /* [n] numbers of these samples in the dataset */

@@ -1,5 +1,7 @@
 /* What all datasets share: owners and users, and the shapes of a batch. */
 #include "data/dataset.h"
+#include "data/inspect.h"
+#include "tensor/extend.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -59,12 +61,19 @@ td_shape td_batch_shape(const td_dataset *dataset, int64_t n)
 
 td_shape td_batch_y_shape(const td_dataset *dataset, int64_t n)
 {
-    return dataset->regression ? with_batch(n, dataset->target_shape) : TD_SHAPE(n);
+    return with_batch(n, dataset->target_shape);
 }
 
 td_dtype td_batch_y_dtype(const td_dataset *dataset)
 {
-    return dataset->regression ? dataset->dtype : TD_I64;
+    bool numbers = dataset->target_shape.ndim > 0 || dataset->scalars;
+    return numbers && dataset->classes == 0 ? dataset->target_dtype : TD_I64;
+}
+
+int64_t td_dataset_targets(const td_dataset *dataset)
+{
+    bool tokens = td_batch_y_dtype(dataset) == TD_I64;
+    return tokens ? td_shape_numel(dataset->target_shape) : 1;
 }
 
 /* ---- growing arrays ---- */

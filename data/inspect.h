@@ -24,6 +24,12 @@ const char *td_image_folder_path(const td_dataset *dataset, int64_t sample);
 int64_t td_image_folder_bad(const td_dataset *dataset);
 const char *td_image_folder_bad_at(const td_dataset *dataset, int64_t sample);
 
+/* ---- any dataset ---- */
+
+/* How many class numbers or tokens a sample's y has: 1 for a class, T for i64 [n,T]. Numbers to
+ * predict count as one. */
+int64_t td_dataset_targets(const td_dataset *dataset);
+
 /* ---- loaders ---- */
 
 const td_dataset *td_loader_dataset(const td_loader *loader);

@@ -173,12 +173,14 @@ static void fit(const td_dataset *dataset, td_standard_scaler *scaler)
 
 static td_status check_scalable(td_dataset *dataset, const char *name)
 {
-    if (dataset->length < 1 || !td_rows_read(dataset, 0, NULL)) {
+    bool floats = td_is_float(dataset->dtype);
+    if (dataset->length < 1 || !floats || !td_rows_read(dataset, 0, NULL)) {
         return td_fail(TD_E_UNSUPPORTED,
-                       "td_standardize: the %s set is a %s with %lld samples %s; only rows of "
-                       "numbers in memory (CSV, tensors [n, features]) can be standardised",
+                       "td_standardize: the %s set is a %s with %lld samples %s of %s; only rows "
+                       "of numbers in memory (CSV, float tensors [n, features]) can be "
+                       "standardised",
                        name, dataset->vtable->kind, (long long)dataset->length,
-                       td_describe_shape(dataset->sample_shape));
+                       td_describe_shape(dataset->sample_shape), td_dtype_name(dataset->dtype));
     }
     if (dataset->sample_shape.dim[0] > TD_SCALER_FEATURES) {
         return td_fail(TD_E_UNSUPPORTED, "td_standardize: %lld features; at most %d are possible",

@@ -113,8 +113,9 @@ td_rows *td_rows_new(const char *kind, td_tensor *x, td_tensor *y)
         .sample_shape = sample_of(x),
         .dtype = x->dtype,
         .layout = x->ndim == 4 ? TD_IMAGE : TD_ROW_MAJOR,
-        .regression = y->dtype != TD_I64,
         .target_shape = sample_of(y),
+        .target_dtype = y->dtype,
+        .scalars = y->ndim == 1 && y->dtype != TD_I64,
     };
     return rows;
 }
@@ -144,6 +145,9 @@ static void check_tensor(const td_tensor *t, const char *name, td_site at)
                "td_tensor_dataset: %s is %s; it must be in CPU memory, the loader sends batches to "
                "a GPU",
                name, td_describe(t));
+    TD_REQUIRE(t->ndim >= 1 && (td_is_float(t->dtype) || t->dtype == TD_I64), at,
+               "td_tensor_dataset: %s is %s; it must be a float or i64 tensor [samples, ...]", name,
+               td_describe(t));
 }
 
 static td_tensor *share(const td_tensor *t)
@@ -155,14 +159,7 @@ td_dataset *td_tensor_dataset_at(const td_tensor *x, const td_tensor *y, td_site
 {
     check_tensor(x, "x", at);
     check_tensor(y, "y", at);
-    TD_REQUIRE(x->ndim >= 1 && td_is_float(x->dtype), at,
-               "td_tensor_dataset: x is %s; it must be a float tensor [samples, ...]",
-               td_describe(x));
     bool labels = y->dtype == TD_I64 && y->ndim == 1;
-    TD_REQUIRE(labels || (y->dtype == x->dtype && y->ndim >= 1), at,
-               "td_tensor_dataset: y is %s; it must be i64[samples], or %s[samples, ...] for "
-               "regression",
-               td_describe(y), td_dtype_name(x->dtype));
     TD_REQUIRE(x->shape[0] == y->shape[0], at,
                "td_tensor_dataset: x has %lld samples, %s, and y has %lld, %s",
                (long long)x->shape[0], td_describe(x), (long long)y->shape[0], td_describe(y));

@@ -52,15 +52,47 @@ typedef struct td_distributed_options {
  * because a loader would then read all samples; a rank out of range is a fatal error instead. */
 td_sampler *td_distributed_sampler_at(td_distributed_options options, td_site at);
 
+/* What a task measures on a batch. A td_measure runs the net, returns the loss (the mean over the
+ * batch's targets), and sets sums[0], sums[1], ... to scalars that are added over batches and
+ * ranks; all are NULL before. td_evaluate calls it in a step; a training loop may, too. For example
+ * the mean absolute error:
+ *
+ *     static td_tensor *mae(td_module *net, const td_batch *batch, td_tensor **sums, void *user)
+ *     {
+ *         td_tensor *y = td_forward(net, batch->x);
+ *         sums[0] = td_l1_loss(y, batch->y, .reduction = TD_LOSS_SUM);
+ *         return td_mse_loss(y, batch->y);
+ *     }
+ *     td_evaluation e = td_evaluate(net, loader, .measure = mae);
+ *     printf("%g\n", e.sums[0] / (double)e.seen);                                               */
+enum { TD_SUMS = 4 };
+typedef td_tensor *(*td_measure)(td_module *net, const td_batch *batch, td_tensor *sums[TD_SUMS],
+                                 void *user);
+
 typedef struct td_evaluation {
-    double loss, accuracy; /* means over the samples; NaN if there are none */
-    int64_t right, seen;   /* samples whose largest logit is their label's; all samples */
+    double loss, accuracy; /* means over what was seen; NaN if that is nothing */
+    int64_t right, seen;   /* targets whose largest logit is their label's; all targets: samples,
+                              or, if y is i64 [n,T], tokens */
+    double sums[TD_SUMS];  /* what the measure adds up; of a classifier, sums[0] is `right` */
+    int64_t batches;       /* of this rank */
     td_status status;      /* TD_OK: the numbers are finite, and of all samples. TD_E_ARG: there are
                               no samples, or the loss is not finite. Otherwise the numbers cover only
                               a part of the samples */
 } td_evaluation;
-/* Loss (cross-entropy) and accuracy of a classifier over one epoch of a loader, in evaluation mode
- * and without gradients. The net gives logits [n, classes]. Afterwards each module is in the mode
+
+typedef struct td_evaluate_options {
+    int begin_; /* for the library */
+    td_module *net;
+    td_loader *loader;
+    td_measure measure; /* NULL: a classifier's. Cross-entropy and right labels, of logits [n,
+                           classes], or [n,T,classes] where y is [n,T] */
+    /* NULL, or called after each batch of this rank with its numbers so far. false ends the
+     * evaluation early: the result has what was seen. */
+    bool (*batch_done)(const td_evaluation *so_far, void *user);
+    void *user; /* for measure and batch_done */
+} td_evaluate_options;
+/* td_evaluate(net, loader, ...): a model's loss and metrics over one epoch of a loader, in
+ * evaluation mode and without gradients. Afterwards each module is in the mode
  * in which it was before. Call td_evaluate outside of steps. On several ranks all ranks call it:
  * each rank runs the batches of its own loader with rank 0's running statistics, and all ranks get
  * the numbers of all samples; a rank without samples takes part with none. td_evaluate always runs
@@ -68,7 +100,7 @@ typedef struct td_evaluation {
  * td_distributed_sampler(.no_padding = true), so that every sample counts once. If one rank fails,
  * all ranks get a failure. Rank 0 warns on stderr if more samples were seen than the dataset has,
  * and if the ranks' parameters differ because td_ddp is missing. */
-td_evaluation td_evaluate_at(td_module *net, td_loader *loader, td_site at);
+td_evaluation td_evaluate_at(td_evaluate_options options, td_site at);
 /* Gives all ranks of the world rank 0's buffers of a model (running statistics), which differ from
  * rank to rank between two training steps. td_evaluate does that first. */
 td_status td_broadcast_buffers(td_module *net);
@@ -157,7 +189,7 @@ TD_END_C
 
 #define td_distributed_sampler(...)                                                                \
     td_distributed_sampler_at((td_distributed_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
-#define td_evaluate(...) td_evaluate_at(__VA_ARGS__, TD_HERE)
+#define td_evaluate(...) td_evaluate_at((td_evaluate_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 #define td_ddp(...) td_ddp_at((td_ddp_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 
 #endif

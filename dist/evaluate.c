@@ -26,27 +26,66 @@ td_status td_broadcast_buffers(td_module *net)
     return list.count < 0 ? TD_E_NOMEM : status;
 }
 
-/* This rank's batches. loss is the sum over samples. */
-static void run_batches(td_module *net, td_loader *loader, td_evaluation *sums, td_site at)
+/* What td_evaluate measures if nobody says it. Tokens' logits are a classifier's, row by row. */
+static td_tensor *classify(td_module *net, const td_batch *batch, td_tensor **sums, td_site at)
 {
-    bool *modes = td_eval_for_now(net);
+    td_tensor *logits = td_forward_at(net, batch->x, at), *labels = batch->y;
+    if (labels->ndim > 1) {
+        int64_t classes = logits->shape[logits->ndim - 1];
+        logits = td_reshape_at(logits, TD_SHAPE(td_numel(labels), classes), at);
+        labels = td_reshape_at(labels, TD_SHAPE(td_numel(labels)), at);
+    }
+    sums[0] = td_count_top_at(logits, labels, 1, at);
+    return td_cross_entropy_at((td_cross_entropy_options){ .logits = logits, .labels = labels },
+                               at);
+}
+
+/* loss is a sum, too, until means are shown. */
+static void add_batch(const td_evaluate_options *o, const td_batch *batch, int64_t targets,
+                      td_evaluation *e, td_site at)
+{
+    td_tensor *sums[TD_SUMS] = { NULL };
+    td_step_begin();
+    td_tensor *loss = o->measure != NULL ? o->measure(o->net, batch, sums, o->user)
+                                         : classify(o->net, batch, sums, at);
+    e->loss += td_item(loss) * (double)targets;
+    for (int i = 0; i < TD_SUMS; i++) {
+        e->sums[i] += sums[i] != NULL ? td_item(sums[i]) : 0;
+    }
+    e->seen += targets;
+    e->batches++;
+    td_step_end();
+}
+
+static td_evaluation means_of(const td_evaluation *sums)
+{
+    td_evaluation e = *sums;
+    e.right = (int64_t)e.sums[0];
+    e.accuracy = e.sums[0] / (double)e.seen;
+    e.loss /= (double)e.seen;
+    return e;
+}
+
+/* This rank's batches. */
+static void run_batches(const td_evaluate_options *o, td_evaluation *sums, td_site at)
+{
+    int64_t targets = td_dataset_targets(td_loader_dataset(o->loader));
+    bool *modes = td_eval_for_now(o->net), more = true;
     if (modes == NULL) {
         sums->status = TD_E_NOMEM;
         return;
     }
-    td_loader_seek(loader, td_loader_epoch(loader), 0); /* somebody may have read a part of it */
+    /* somebody may have read a part of the epoch */
+    td_loader_seek(o->loader, td_loader_epoch(o->loader), 0);
     td_no_grad_begin();
-    for (td_batch batch; td_loader_next(loader, &batch);) {
-        td_step_begin();
-        td_tensor *logits = td_forward_at(net, batch.x, at);
-        sums->loss += td_item(td_cross_entropy(logits, batch.y)) * (double)batch.size;
-        sums->right += (int64_t)td_item(td_count_top(logits, batch.y, 1));
-        sums->seen += batch.size;
-        td_step_end();
+    for (td_batch batch; more && td_loader_next(o->loader, &batch);) {
+        add_batch(o, &batch, batch.size * targets, sums, at);
+        td_evaluation so_far = means_of(sums);
+        more = o->batch_done == NULL || o->batch_done(&so_far, o->user);
     }
     td_no_grad_end();
-    td_give_modes_back(net, modes);
-    sums->status = td_loader_status(loader);
+    td_give_modes_back(o->net, modes);
+    sums->status = td_loader_status(o->loader);
 }
 
 /* Differs, almost surely, if parameters differ. Below 2^32, so that sums are exact; NaN: no memory.
@@ -71,7 +110,7 @@ static double hash_parameters(const td_module *net)
     return read ? (double)(uint32_t)hash : NAN;
 }
 
-enum { LOSS, RIGHT, SEEN, FAILED, LENGTH, HASH, NUMBERS };
+enum { LOSS, SEEN, FAILED, LENGTH, HASH, SUMS, NUMBERS = SUMS + TD_SUMS };
 
 /* What several ranks forget most easily gives no error, only wrong numbers. */
 static void warn_of_mistakes(const double *mine, const double *sums, td_site at)
@@ -95,22 +134,23 @@ static void warn_of_mistakes(const double *mine, const double *sums, td_site at)
 
 /* A rank that has failed comes here, too, or the others would wait for it. What surrounds the model
  * (DDP) keeps the parameters of all ranks equal, and may keep them in parts. */
-static td_status add_ranks(const td_module *net, const td_loader *loader, td_evaluation *e,
+static td_status add_ranks(const td_module *net, const td_dataset *dataset, td_evaluation *e,
                            td_site at)
 {
+    int64_t targets = td_dataset_targets(dataset);
     double mine[NUMBERS] = { [LOSS] = e->loss,
-                             [RIGHT] = (double)e->right,
-                             [SEEN] = (double)e->seen,
+                             [SEEN] = (double)(e->seen / targets), /* samples */
                              [FAILED] = e->status != TD_OK,
-                             [LENGTH] = (double)td_loader_dataset(loader)->length,
+                             [LENGTH] = (double)dataset->length,
                              [HASH] = td_module_wrapper(net) != NULL ? 0 : hash_parameters(net) };
     double sums[NUMBERS];
+    memcpy(mine + SUMS, e->sums, sizeof e->sums);
     memcpy(sums, mine, sizeof sums);
     td_status own = e->status, reduced = td_all_reduce_numbers(NULL, sums, NUMBERS);
     if (reduced == TD_OK) {
         e->loss = sums[LOSS];
-        e->right = (int64_t)sums[RIGHT];
-        e->seen = (int64_t)sums[SEEN];
+        e->seen = (int64_t)sums[SEEN] * targets;
+        memcpy(e->sums, sums + SUMS, sizeof e->sums);
     }
     TD_TRY(own);
     TD_TRY(reduced);
@@ -141,30 +181,29 @@ static td_status check_numbers(const td_evaluation *e)
                          e->loss, (long long)e->seen);
 }
 
-td_evaluation td_evaluate_at(td_module *net, td_loader *loader, td_site at)
+td_evaluation td_evaluate_at(td_evaluate_options o, td_site at)
 {
-    TD_REQUIRE(net != NULL && loader != NULL, at,
+    TD_REQUIRE(o.net != NULL && o.loader != NULL, at,
                "td_evaluate: the %s is NULL: an earlier call "
                "failed (%s)",
-               net == NULL ? "module" : "loader", td_last_error());
+               o.net == NULL ? "module" : "loader", td_last_error());
     TD_REQUIRE(!td_in_step(), at,
                "td_evaluate: call it outside of a step (TD_STEP): each of its batches is a step");
     td_evaluation e = { .status = TD_OK };
     if (td_dist_is_initialized()) {
-        e.status = td_broadcast_buffers(net);
+        e.status = td_broadcast_buffers(o.net);
     }
     if (e.status == TD_OK) { /* ranks may have different numbers of batches */
-        e.status = td_module_gather(net, true);
+        e.status = td_module_gather(o.net, true);
     }
     if (e.status == TD_OK) {
-        run_batches(net, loader, &e, at);
+        run_batches(&o, &e, at);
     }
     if (td_dist_is_initialized()) {
-        e.status = add_ranks(net, loader, &e, at);
+        e.status = add_ranks(o.net, td_loader_dataset(o.loader), &e, at);
     }
-    td_module_gather(net, false);
-    e.loss /= (double)e.seen;
-    e.accuracy = (double)e.right / (double)e.seen;
+    td_module_gather(o.net, false);
+    e = means_of(&e);
     e.status = e.status == TD_OK ? check_numbers(&e) : e.status;
     return e;
 }

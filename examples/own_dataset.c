@@ -50,8 +50,7 @@ static td_dataset *wave_new(int64_t length, double frequency)
         .base = { .vtable = &wave_vtable,
                   .length = length,
                   .sample_shape = TD_SHAPE(1),
-                  .regression = true, /* y holds numbers; for class numbers set .classes */
-                  .target_shape = TD_SHAPE(1) },
+                  .target_shape = TD_SHAPE(1) }, /* of y: numbers. For a class set .classes */
         .frequency = frequency,
         .key = { 1, 2 },
     };

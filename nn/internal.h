@@ -93,7 +93,7 @@ bool td_is_batch_norm2d(const td_module *m);
 /* The activation that batch normalisation computes in place of m; LINEAR if m is another module, or
  * is surrounded. */
 td_norm_activation td_activation_of(const td_module *m);
-/* Whether a model's first layer, an embedding, takes indices (i64) instead of floats. */
+/* Whether a module takes indices (i64), as its type or, of a Sequential, its first child says. */
 bool td_takes_indices(const td_module *m);
 
 /* td_eval; returns the modes of all modules, for td_give_modes_back, which frees them. NULL with

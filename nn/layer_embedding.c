@@ -7,12 +7,8 @@ static void embedding_describe(const td_module *self, char *text, size_t size)
     snprintf(text, size, "%lld, %lld", (long long)shape[0], (long long)shape[1]);
 }
 
-TD_LAYER(embedding, td_embedding_options, index, "Embedding", .describe = embedding_describe);
-
-bool td_takes_indices(const td_module *m)
-{
-    return m->child_count > 0 ? td_takes_indices(m->children[0]) : m->type == &embedding_type;
-}
+TD_LAYER(embedding, td_embedding_options, index, "Embedding", .describe = embedding_describe,
+         .takes_indices = true);
 
 td_module *td_nn_embedding_at(td_nn_embedding_options o, td_site at)
 {

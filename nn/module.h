@@ -34,6 +34,7 @@ typedef struct td_module_type {
      * and tensors by pointers to those of `to`. If the state points to anything else, copy that. A
      * type that has `free` needs `copy`. */
     td_status (*copy)(td_module *to, const td_module *from);
+    bool takes_indices; /* x holds i64 indices (tokens), not numbers */
 } td_module_type;
 
 typedef struct td_named_tensor {

@@ -55,6 +55,12 @@ static td_tensor *sequential_forward(td_module *self, td_tensor *x, td_site at)
 static const td_module_type sequential_type = { .name = "Sequential",
                                                 .forward = sequential_forward };
 
+bool td_takes_indices(const td_module *m)
+{
+    bool asks_child = m->type == &sequential_type && m->child_count > 0;
+    return asks_child ? td_takes_indices(m->children[0]) : m->type->takes_indices;
+}
+
 td_module *td_nn_sequential_at(td_module *const *children, int count, td_site at)
 {
     td_module *m = td_module_new(&sequential_type, 0);

@@ -13,7 +13,7 @@
 static td_status program(train_run *r)
 {
     classify_run *c = (classify_run *)r;
-    evaluation e;
+    td_evaluation e;
     TD_TRY(train_begin(r));
     r->net = classify_net(c);
     if (r->net == NULL) {
@@ -23,15 +23,13 @@ static td_status program(train_run *r)
     progress_begin(&r->progress, ranks_first(), 0);
     signals_catch(ranks_first());
     TD_TRY(train_evaluate(r, c->s.test.batch_size, &e));
-    if (e.stopped) {
-        r->stop = true;
+    if (r->stop) {
         return TD_OK;
     }
     TD_TRY(train_check_evaluation(r, &e));
     td_printf_rank0("%s on %s: Loss %.4f  Acc@1 %.3f  Acc@%" PRId64 " %.3f  (%" PRId64 " images)\n",
-                    c->s.model.arch, r->data_name, e.loss,
-                    100.0 * (double)e.correct / (double)e.count, r->recipe.top_k,
-                    100.0 * (double)e.correct_k / (double)e.count, e.count);
+                    c->s.model.arch, r->data_name, e.loss, 100 * e.accuracy, r->recipe.top_k,
+                    100 * e.sums[1] / (double)e.seen, e.seen);
     return classify_report_bad(c);
 }
 

@@ -256,7 +256,7 @@ td_dataset *td_tokens_open_at(td_tokens_options options, td_site at)
         td_fail(TD_E_NOMEM, "td_tokens_open: no memory");
         return NULL;
     }
-    s->base = (td_dataset){ .vtable = &tokens_vtable, .dtype = TD_I64, .regression = true };
+    s->base = (td_dataset){ .vtable = &tokens_vtable, .dtype = TD_I64 };
     if (tokens_check_options(&options) != TD_OK || open_files(s, &options) != TD_OK ||
         find_vocabulary(s, options.vocabulary) != TD_OK || find_windows(s, &options) != TD_OK) {
         tokens_free(&s->base);

@@ -189,7 +189,8 @@ static td_tensor *gpt_transformer_forward(td_module *self, td_tensor *tokens, td
 }
 
 static const td_module_type transformer_type = { .name = "Transformer",
-                                                 .forward = gpt_transformer_forward };
+                                                 .forward = gpt_transformer_forward,
+                                                 .takes_indices = true };
 
 static td_module *gpt_transformer(const td_gpt_options *o, td_site at)
 {
@@ -279,6 +280,7 @@ static td_status gpt_copy(td_module *to, const td_module *from)
 static const td_module_type gpt_type = { .name = "GPT",
                                          .forward = gpt_forward,
                                          .forward2 = gpt_loss,
+                                         .takes_indices = true,
                                          .describe = gpt_describe,
                                          .copy = gpt_copy };
 

@@ -115,7 +115,7 @@ static void test_regression(void **state)
     (void)state;
     td_dataset *d = td_csv_dataset(file_of("x,price\n1,-2.5\n2,1e3\n"), .regression = true);
     assert_non_null(d);
-    assert_true(d->regression && d->classes == 0);
+    assert_true(d->target_dtype == TD_F32 && d->classes == 0);
     assert_true(td_shape_equal(d->target_shape, TD_SHAPE(1)));
     check(d, 1, (const float[]){ 1, 2 }, (const double[]){ -2.5, 1000 });
 }

@@ -83,7 +83,7 @@ static void test_images_and_targets(void **state)
         td_write(x, values, TD_F64);
         td_write(y, targets, TD_F64);
         td_dataset *dataset = td_tensor_dataset(x, y);
-        assert_true(dataset->regression && dataset->classes == 0);
+        assert_true(dataset->target_dtype == TD_F32 && dataset->classes == 0);
         td_loader *loader = td_loader_open(dataset, .batch_size = 3);
         int64_t first = 0;
         for (td_batch batch; td_loader_next(loader, &batch); first += batch.size) {
@@ -106,26 +106,66 @@ static void test_images_and_targets(void **state)
     }
 }
 
+/* A batch's y has the tensor's dtype and shape: tokens, and numbers of another dtype than x's. */
+static void test_dtypes_of_targets(void **state)
+{
+    (void)state;
+    const struct {
+        td_dtype x, y;
+        td_shape shape;
+        int64_t targets; /* of a sample */
+        int classes;
+    } cases[] = {
+        { TD_I64, TD_I64, TD_SHAPE(4, 3), 3, 0 }, { TD_F32, TD_F64, TD_SHAPE(4, 3), 1, 0 },
+        { TD_F64, TD_F32, TD_SHAPE(4), 1, 0 },    { TD_BF16, TD_F64, TD_SHAPE(4), 1, 0 },
+        { TD_I64, TD_I64, TD_SHAPE(4), 1, 4 },
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        double values[12], got[12];
+        for (int i = 0; i < 12; i++) {
+            values[i] = i;
+        }
+        td_tensor *x = td_zeros(TD_SHAPE(4, 3), cases[c].x, TD_CPU);
+        td_tensor *y = td_new(cases[c].shape, cases[c].y, TD_CPU);
+        td_write(y, values, TD_F64);
+        td_dataset *dataset = td_tensor_dataset(x, y);
+        assert_int_equal(td_dataset_targets(dataset), cases[c].targets);
+        assert_int_equal(dataset->classes, cases[c].classes);
+        td_loader *loader = td_loader_open(dataset, .batch_size = 4);
+        td_batch batch;
+        assert_true(td_loader_next(loader, &batch));
+        assert_int_equal(batch.x->dtype, cases[c].x);
+        assert_int_equal(batch.y->dtype, cases[c].y);
+        assert_true(td_shape_equal(td_shape_of(batch.y), cases[c].shape));
+        td_read(batch.y, got, TD_F64);
+        assert_memory_equal(got, values, (size_t)td_numel(y) * sizeof *got);
+        td_status indices = cases[c].x == TD_I64 ? TD_E_UNSUPPORTED : TD_E_ARG; /* or open */
+        assert_int_equal(td_standardize(dataset, NULL, NULL), indices);
+        td_loader_close(loader);
+        td_dataset_free(dataset);
+        td_free(x);
+        td_free(y);
+    }
+}
+
 static void test_tensors_that_do_not_fit(void **state)
 {
     (void)state;
     td_tensor *x = td_zeros(TD_SHAPE(4, 2), TD_F32, TD_CPU);
     td_tensor *y = td_zeros(TD_SHAPE(4), TD_I64, TD_CPU),
               *more = td_zeros(TD_SHAPE(5), TD_I64, TD_CPU);
-    td_tensor *wide = td_zeros(TD_SHAPE(4, 1), TD_I64, TD_CPU);
-    td_tensor *f64 = td_zeros(TD_SHAPE(4), TD_F64, TD_CPU);
+    td_tensor *bytes = td_zeros(TD_SHAPE(4), TD_U8, TD_CPU);
     td_fail(TD_E_IO, "no such file");
     expect_fatal("no such file", td_tensor_dataset(NULL, y));
     expect_fatal("y is NULL", td_tensor_dataset(x, NULL));
-    expect_fatal("x is i64[4]", td_tensor_dataset(y, y));
+    expect_fatal("x is u8[4]", td_tensor_dataset(bytes, y));
     expect_fatal("x has 4 samples, f32[4,2] cpu:0, and y has 5", td_tensor_dataset(x, more));
-    expect_fatal("i64[samples], or f32[samples, ...]", td_tensor_dataset(x, wide));
-    expect_fatal("y is f64[4]", td_tensor_dataset(x, f64));
-    expect_fatal("test_data_rows.c", td_tensor_dataset(x, f64));
+    expect_fatal("y is u8[4]", td_tensor_dataset(x, bytes));
+    expect_fatal("test_data_rows.c", td_tensor_dataset(x, bytes));
     td_set(y, (int64_t[]){ 2 }, -1);
     expect_fatal("label 2 is -1", td_tensor_dataset(x, y));
-    td_tensor *all[] = { x, y, more, wide, f64 };
-    for (int i = 0; i < 5; i++) {
+    td_tensor *all[] = { x, y, more, bytes };
+    for (int i = 0; i < 4; i++) {
         td_free(all[i]);
     }
 }
@@ -272,6 +312,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_batches_of_tensors),
         cmocka_unit_test(test_images_and_targets),
+        cmocka_unit_test(test_dtypes_of_targets),
         cmocka_unit_test(test_tensors_that_do_not_fit),
         cmocka_unit_test(test_split_of_any_dataset),
         cmocka_unit_test(test_splits_that_cannot_be),

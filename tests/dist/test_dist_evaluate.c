@@ -221,6 +221,97 @@ static void test_no_number(void **state)
     td_module_free(net);
 }
 
+/* A measure of one's own: the deviation of y from what is predicted, x itself. */
+static td_tensor *deviation(td_module *net, const td_batch *batch, td_tensor **sums, void *user)
+{
+    REQUIRE(*(int *)user == 5 && sums[0] == NULL && sums[3] == NULL && batch->size <= 3);
+    td_tensor *result = td_forward(net, batch->x);
+    sums[0] = td_l1_loss(result, batch->y, .reduction = TD_LOSS_SUM);
+    sums[3] = td_sum(batch->y);
+    return td_mse_loss(result, batch->y);
+}
+
+static bool twice(const td_evaluation *so_far, void *user)
+{
+    REQUIRE(*(int *)user == 5 && so_far->seen == 3 * so_far->batches && so_far->loss == 9);
+    return so_far->batches < 2;
+}
+
+static td_dataset *numbers(void)
+{
+    double values[8];
+    for (int i = 0; i < 8; i++) {
+        values[i] = i % 2 == 0 ? 3 : -3;
+    }
+    td_tensor *x = td_from(values, TD_SHAPE(8, 1), TD_F64, TD_CPU);
+    td_tensor *y = td_zeros(TD_SHAPE(8, 1), TD_F64, TD_CPU);
+    td_dataset *set = td_tensor_dataset(x, y);
+    td_free(x);
+    td_free(y);
+    return set;
+}
+
+static int run_measure(int rank, int size, void *arg)
+{
+    (void)arg;
+    if (size > 1) {
+        procs_init(rank, size, 20.0);
+    }
+    int number = 5;
+    td_dataset *set = numbers();
+    td_module *net = td_nn_scale(1);
+    td_sampler *part = size > 1 ? td_distributed_sampler(.no_padding = true) : NULL;
+    td_loader *loader = td_loader_open(set, .batch_size = 3, .sampler = part);
+    td_evaluation e = td_evaluate(net, loader, .measure = deviation, .user = &number);
+    REQUIRE(e.status == TD_OK && e.seen == 8 && e.loss == 9);
+    REQUIRE(e.sums[0] == 24 && e.accuracy == 3 && e.sums[1] == 0 && e.sums[3] == 0);
+    REQUIRE(e.batches == (size > 1 ? 2 : 3));
+    if (size == 1) { /* ends early, and begins again */
+        e = td_evaluate(net, loader, .measure = deviation, .batch_done = twice, .user = &number);
+        REQUIRE(e.status == TD_OK && e.seen == 6 && e.batches == 2 && e.sums[0] == 18);
+        REQUIRE(td_evaluate(net, loader, .measure = deviation, .user = &number).seen == 8);
+    }
+    td_loader_close(loader);
+    td_module_free(net);
+    td_dataset_free(set);
+    if (size > 1) {
+        td_dist_destroy();
+    }
+    return 0;
+}
+
+static void test_a_measure(void **state)
+{
+    (void)state;
+    assert_int_equal(run_measure(0, 1, NULL), 0);
+    procs_succeed(2, limit, run_measure, NULL);
+}
+
+/* Tokens: logits [n,T,classes] and y [n,T]. Each token counts. */
+static void test_tokens(void **state)
+{
+    (void)state;
+    int64_t words[2 * 3] = { 0, 1, 2, 3, 0, 1 }, next[2 * 3] = { 0, 1, 2, 3, 1, 1 };
+    td_tensor *x = td_new(TD_SHAPE(2, 3), TD_I64, TD_CPU);
+    td_tensor *y = td_new(TD_SHAPE(2, 3), TD_I64, TD_CPU);
+    td_write(x, words, TD_I64);
+    td_write(y, next, TD_I64);
+    td_dataset *set = td_tensor_dataset(x, y);
+    td_module *net = td_nn_embedding(4, 4); /* says the word again */
+    for (int64_t i = 0; i < 16; i++) {
+        td_set(net->tensors[0].tensor, (int64_t[]){ i / 4, i % 4 }, i % 5 == 0 ? log(5) : 0);
+    }
+    td_loader *loader = td_loader_open(set, .batch_size = 2);
+    td_evaluation e = td_evaluate(net, loader);
+    assert_true(e.status == TD_OK && e.seen == 6 && e.right == 5 && e.accuracy == 5.0 / 6);
+    assert_true(fabs(e.loss - (5 * log(8.0 / 5) + log(8)) / 6) < 1e-6);
+    td_loader_close(loader);
+    td_module_free(net);
+    td_dataset_free(set);
+    td_free(x);
+    td_free(y);
+}
+
 static void test_inside_a_step(void **state)
 {
     (void)state;
@@ -364,6 +455,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ranks),         cmocka_unit_test(test_a_rank_without_samples),
         cmocka_unit_test(test_after_a_look),  cmocka_unit_test(test_no_number),
+        cmocka_unit_test(test_a_measure),     cmocka_unit_test(test_tokens),
         cmocka_unit_test(test_inside_a_step), cmocka_unit_test(test_what_is_forgotten),
         cmocka_unit_test(test_a_rank_fails),  cmocka_unit_test(test_a_rank_without_memory),
         cmocka_unit_test(test_printing),      cmocka_unit_test(test_alone),

@@ -101,7 +101,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         require(td_last_error()[0] != '\0');
         return 0;
     }
-    require(train_steps_done(&run) >= 0 && run.state.correct >= 0 && run.state.seen >= 0);
+    require(train_steps_done(&run) >= 0 && isfinite(run.state.sums[0]) && run.state.seen >= 0);
     TD_STEP { /* counts go on */
         td_batch batch;
         td_loader_seek(run.loader, (uint64_t)run.state.epoch, run.state.batch);

@@ -606,6 +606,48 @@ static void test_summary(void **state)
     td_module_free(net);
 }
 
+/* A type says whether its modules take indices: a first child that is an embedding says nothing. */
+static td_tensor *table_forward(td_module *self, td_tensor *x, td_site at)
+{
+    td_tensor *index = td_step_new(TD_SHAPE(1), TD_I64, TD_ROW_MAJOR, TD_CPU, at);
+    td_write(index, &(double){ 2 }, TD_F64);
+    td_tensor *row = td_forward_at(self->children[0], index, at);
+    return td_add_at(x, row, at);
+}
+
+static td_tensor *tokens_forward(td_module *self, td_tensor *x, td_site at)
+{
+    return td_forward_at(self->children[1], td_forward_at(self->children[2], x, at), at);
+}
+
+static td_module *with_children(const td_module_type *type)
+{
+    td_module *m = td_module_new(type, 0);
+    td_module_add(m, "position", td_nn_embedding(3, 4));
+    td_module_add(m, "head", td_nn_linear(4, 2));
+    td_module_add(m, "token", td_nn_embedding(10, 4));
+    return td_module_finish(m);
+}
+
+static void test_indices_are_declared(void **state)
+{
+    (void)state;
+    static const td_module_type table = { .name = "Table", .forward = table_forward };
+    static const td_module_type tokens = { .name = "Tokens",
+                                           .forward = tokens_forward,
+                                           .takes_indices = true };
+    td_module *net = td_nn_sequential(with_children(&table), td_nn_linear(4, 2));
+    char *text = summarise(net, TD_SHAPE(5, 4));
+    assert_non_null(strstr(text, "[5,2]"));
+    free(text);
+    td_module_free(net);
+    net = td_nn_sequential(td_nn_sequential(with_children(&tokens)));
+    text = summarise(net, TD_SHAPE(5, 7));
+    assert_non_null(strstr(text, "[5,7,2]"));
+    free(text);
+    td_module_free(net);
+}
+
 static void test_summary_resnet(void **state)
 {
     (void)state;
@@ -641,6 +683,7 @@ int main(void)
         cmocka_unit_test_teardown(test_messages_name_the_module, end_step),
         cmocka_unit_test(test_bad_sizes),
         cmocka_unit_test_teardown(test_summary, end_step),
+        cmocka_unit_test_teardown(test_indices_are_declared, end_step),
         cmocka_unit_test_teardown(test_summary_resnet, end_step),
     };
     return cmocka_run_group_tests_name("nn: modules", tests, NULL, NULL);

@@ -71,6 +71,39 @@ static const train_task task = {
     .name = "recipes", .step_done = step_done, .epoch_done = epoch_done, .latest = latest
 };
 
+/* A measure of one's own: half the loss, and every sample counts. */
+static td_tensor *half(td_module *net, const td_batch *batch, td_tensor **sums, void *user)
+{
+    const train_run *r = user;
+    REQUIRE(r->recipe.label_smoothing == 0.5); /* which is not for us */
+    td_tensor *logits = td_forward(net, batch->x);
+    sums[0] = td_count_top(logits, batch->y, 5);
+    return td_mul_scalar(td_cross_entropy(logits, batch->y), 0.5);
+}
+
+static int64_t tested;
+
+static td_status took(train_run *r, const td_evaluation *result)
+{
+    REQUIRE(result->accuracy == 1 && result->loss < 1 && result->seen == SAMPLES);
+    REQUIRE(r->state.epoch == EPOCHS);
+    tested++;
+    return TD_OK;
+}
+
+static void every_sample_counts(train_run *r, double seconds, char *path)
+{
+    (void)seconds, (void)path;
+    REQUIRE(train_epoch_accuracy(r) == 1);
+}
+
+static const train_task measured = { .name = "measured",
+                                     .measure = half,
+                                     .step_done = step_done,
+                                     .epoch_done = every_sample_counts,
+                                     .tested = took,
+                                     .latest = latest };
+
 typedef struct outcome {
     double values[MOST_VALUES], averages[MOST_VALUES]; /* of all weights */
     double first_loss;
@@ -95,10 +128,11 @@ static void run(train_recipe recipe, int64_t batch, outcome *result)
 {
     td_dataset data = make_data();
     bool ranks = td_dist_is_initialized();
-    train_run r = { .task = &task,
+    train_run r = { .task = recipe.label_smoothing == 0.5 ? &measured : &task,
                     .app = "test",
                     .args = { .epochs = EPOCHS, .batch_size = batch, .recompute = "none" },
                     .train = &data,
+                    .test = &data,
                     .recipe = recipe };
     r.net = job_net(JOB_MLP, 1, TD_F32);
     if (ranks) {
@@ -228,6 +262,16 @@ static void test_label_smoothing(void **state)
     assert_true(weights_distance(&smooth, &plain) > 1e-3);
 }
 
+static void test_a_measure(void **state)
+{
+    (void)state;
+    static outcome plain, halves;
+    run((train_recipe){ 0 }, 24, &plain);
+    run((train_recipe){ .label_smoothing = 0.5 }, 24, &halves);
+    assert_int_equal(tested, 1);
+    assert_true(halves.first_loss == plain.first_loss / 2);
+}
+
 /* Averaging changes nothing in training; the averages lag behind. */
 static void test_averages(void **state)
 {
@@ -304,6 +348,7 @@ int main(void)
         cmocka_unit_test(test_accumulated_batches_are_one),
         cmocka_unit_test(test_clipping),
         cmocka_unit_test(test_label_smoothing),
+        cmocka_unit_test(test_a_measure),
         cmocka_unit_test(test_averages),
         cmocka_unit_test(test_ranks),
     };

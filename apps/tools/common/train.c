@@ -32,12 +32,12 @@ double train_epoch_loss(const train_run *r)
 
 double train_epoch_accuracy(const train_run *r)
 {
-    return (double)r->state.correct / (double)r->state.seen;
+    return r->state.sums[0] / (double)r->state.seen;
 }
 
 double train_epoch_accuracy_k(const train_run *r)
 {
-    return (double)r->state.correct_k / (double)r->state.seen;
+    return r->state.sums[1] / (double)r->state.seen;
 }
 
 bool train_is_due(int64_t number, int64_t every)
@@ -47,27 +47,24 @@ bool train_is_due(int64_t number, int64_t every)
 
 /* ---- a step ---- */
 
-enum { LOSS, RIGHT, RIGHT_K, OUTCOME /* of the loss scaler */, RESULTS };
+enum { LOSS, SUMS, OUTCOME = SUMS + TRAIN_SUMS /* of the loss scaler */, RESULTS };
 
 /* The means that are shown are those of all ranks, and if one of them is asked to stop, all do:
  * they must take the same number of steps. If the disk has a checkpoint that was saved in the
  * background, the program says so. */
-static td_status count_step(train_run *r, const double *results, int64_t samples)
+static td_status count_step(train_run *r, const double *results, int64_t targets)
 {
-    double sums[] = { results[LOSS],
-                      results[RIGHT],
-                      (double)samples,
-                      stop_requested(),
-                      r->recipe.top_k > 0 ? results[RIGHT_K] : 0,
-                      r->saving != NULL && !td_saving_is_written(r->saving) };
+    double sums[] = { results[LOSS],     results[SUMS],
+                      results[SUMS + 1], (double)targets,
+                      stop_requested(),  r->saving != NULL && !td_saving_is_written(r->saving) };
     TD_TRY(ranks_sum(sums, 6));
     r->state.batch++;
     r->state.loss_sum += sums[0] / td_dist_world_size();
-    r->state.correct += (int64_t)sums[1];
-    r->state.correct_k += (int64_t)sums[4];
-    r->state.seen += (int64_t)sums[2];
-    r->step_samples = (int64_t)sums[2];
-    r->stop = sums[3] > 0;
+    r->state.sums[0] += sums[1];
+    r->state.sums[1] += sums[2];
+    r->state.seen += (int64_t)sums[3];
+    r->step_targets = (int64_t)sums[3];
+    r->stop = sums[4] > 0;
     return sums[5] == 0 ? train_save_finish(r) : TD_OK;
 }
 
@@ -154,16 +151,16 @@ static td_status learn(void *user, td_tensor *const *inputs, td_tensor **results
     train_run *r = user;
     train_group group = group_of(r, batches_asked(r));
     bool unsynced = td_is_ddp(r->net) && !group.last; /* ranks exchange once for each group */
-    int64_t k = r->recipe.top_k;
+    td_batch batch = { .x = inputs[0], .y = inputs[1], .size = inputs[0]->shape[0] };
+    td_tensor *sums[TD_SUMS] = { NULL };
     td_loader_make(r->loader);
     if (unsynced) {
         td_ddp_no_sync_begin(r->net);
     }
-    td_tensor *logits = td_forward(r->net, inputs[0]);
-    results[LOSS] =
-        td_cross_entropy(logits, inputs[1], .label_smoothing = r->recipe.label_smoothing);
-    results[RIGHT] = td_count_top(logits, inputs[1], 1);
-    results[RIGHT_K] = k > 0 ? td_count_top(logits, inputs[1], k) : results[RIGHT];
+    results[LOSS] = train_measure(r->net, &batch, sums, r);
+    for (int i = 0; i < TRAIN_SUMS; i++) {
+        results[SUMS + i] = sums[i] != NULL ? sums[i] : results[LOSS]; /* which nobody shows */
+    }
     bool eager = r->runner.captured == NULL;
     td_status status = eager ? check_step(r, td_item(results[LOSS])) : TD_OK;
     if (status == TD_OK && group.first) {
@@ -214,7 +211,7 @@ static td_status log_step(const train_run *r, double loss, double wait)
         [TRAIN_EPOCH_LOSS] = train_epoch_loss(r),
         [TRAIN_EPOCH_ACCURACY] = train_epoch_accuracy(r),
         [TRAIN_LR] = td_optim_lr(r->optim),
-        [TRAIN_IMAGES_PER_SECOND] = progress_rate(&r->progress, r->step_samples),
+        [TRAIN_IMAGES_PER_SECOND] = progress_rate(&r->progress, r->step_targets),
         [TRAIN_TEST_LOSS] = NAN,
         [TRAIN_TEST_ACCURACY] = NAN,
         [TRAIN_EPOCH_ACCURACY_K] = train_epoch_accuracy_k(r),
@@ -225,15 +222,15 @@ static td_status log_step(const train_run *r, double loss, double wait)
     return r->log != NULL ? metrics_write(r->log, train_steps_done(r), values) : TD_OK;
 }
 
-td_status train_log_test(const train_run *r, const evaluation *e)
+td_status train_log_test(const train_run *r, const td_evaluation *e)
 {
     double values[TRAIN_METRICS];
     for (int i = 0; i < TRAIN_METRICS; i++) {
         values[i] = NAN;
     }
     values[TRAIN_TEST_LOSS] = e->loss;
-    values[TRAIN_TEST_ACCURACY] = (double)e->correct / (double)e->count;
-    values[TRAIN_TEST_ACCURACY_K] = (double)e->correct_k / (double)e->count;
+    values[TRAIN_TEST_ACCURACY] = e->accuracy;
+    values[TRAIN_TEST_ACCURACY_K] = e->sums[1] / (double)e->seen;
     values[TRAIN_EPOCH] = (double)(r->state.epoch + 1);
     return r->log != NULL ? metrics_write(r->log, train_steps_done(r), values) : TD_OK;
 }
@@ -249,7 +246,7 @@ static td_status after_step(train_run *r, double loss)
                                                    .epochs = r->args.epochs,
                                                    .step = r->state.batch,
                                                    .steps = steps,
-                                                   .batch = r->step_samples,
+                                                   .batch = r->step_targets,
                                                    .loss = train_epoch_loss(r),
                                                    .accuracy = train_epoch_accuracy(r) });
     r->task->step_done(r, loss);
@@ -269,7 +266,7 @@ static td_status take_results(train_run *r)
     TD_TRY(check_step(r, results[LOSS]));
     TD_TRY(check_scale(r, last && results[OUTCOME] == TD_SCALE_HOPELESS));
     r->optim_steps += last && results[OUTCOME] == TD_SCALE_TAKEN;
-    TD_TRY(count_step(r, results, r->samples[batch % RUNNER_DEPTH]));
+    TD_TRY(count_step(r, results, r->targets[batch % RUNNER_DEPTH]));
     return after_step(r, results[LOSS]);
 }
 
@@ -286,7 +283,7 @@ static int kind_of(const train_run *r, train_group group)
 static td_status one_step(train_run *r, const td_batch *batch)
 {
     int64_t now = batches_asked(r);
-    r->samples[now % RUNNER_DEPTH] = batch->size;
+    r->targets[now % RUNNER_DEPTH] = batch->size * td_dataset_targets(r->train);
     TD_TRY(runner_step(&r->runner, kind_of(r, group_of(r, now)), batch));
     TD_TRY(train_autotune_after_step(r));
     int64_t asked = train_steps_done(r) + runner_waiting(&r->runner);
@@ -420,7 +417,7 @@ static td_status prepare(train_run *r)
 
 static td_status test(train_run *r)
 {
-    evaluation result;
+    td_evaluation result;
     if (r->test == NULL || r->task->tested == NULL) {
         return TD_OK;
     }

@@ -22,16 +22,13 @@ enum { TRAIN_PATH_BYTES = 4096 };
 
 typedef struct train_run train_run;
 
-/* What a pass over a test set has found. */
-typedef struct evaluation {
-    int64_t correct, correct_k, count;
-    double loss;  /* mean over the samples */
-    bool stopped; /* by a signal: the numbers are those of a part */
-} evaluation;
-
 /* What is special about a job (apps/cifar_resnet18.c, train_net/classify_task.c). */
 typedef struct train_task {
     const char *name; /* of the job, in checkpoints: "train_net" */
+    /* The loss and what is counted, in training and tests; user is the train_run, and the batch has
+     * x, y and size. NULL: a classifier's, with the recipe's label_smoothing and top_k. The first
+     * two sums, divided by what was seen, are an epoch's accuracy and accuracy_k. */
+    td_measure measure;
     /* Sets train, test and data_name, and prints what the run begins with. */
     td_status (*open)(train_run *r);
     void (*close)(train_run *r);
@@ -44,28 +41,29 @@ typedef struct train_task {
     /* NULL, or runs after each epoch, before it is saved. It may end early and set r->stop; the
      * epoch then is saved as one whose steps are all done, and the resumed run validates. */
     td_status (*validate)(train_run *r);
-    /* NULL, or is told of each batch (from 1) of this rank's part what there is so far. */
-    void (*batch_tested)(train_run *r, const evaluation *so_far, int64_t batch, int64_t batches);
+    /* NULL, or is told after each of the batches of this rank's part what there is so far. */
+    void (*batch_tested)(train_run *r, const td_evaluation *so_far, int64_t batches);
     /* Where a checkpoint goes that is written in mid-epoch. */
     void (*latest)(const train_run *r, char *path);
     void (*saved)(train_run *r, const char *path, bool at_epoch); /* says so; on rank 0 */
     /* NULL, or runs where nothing has refused the run, before --log-dir is opened. */
     td_status (*accepted)(train_run *r);
     int metrics; /* that --log-dir gets: the first ones of train_metric */
-    td_status (*tested)(train_run *r, const evaluation *result);
+    td_status (*tested)(train_run *r, const td_evaluation *result);
     const char *goes_on; /* how a stopped run goes on; NULL: by --resume */
 } train_task;
 
 /* Where a run stands: what a checkpoint keeps of the data, so that the run goes on to the same
  * bits.
  */
+enum { TRAIN_SUMS = 2 };
 typedef struct train_state {
-    int64_t epoch;         /* the running one, from 0 */
-    int64_t batch;         /* how many of its batches are done */
-    double loss_sum;       /* of their losses, each the mean over all ranks */
-    int64_t correct, seen; /* of their samples, of all ranks */
-    int64_t correct_k;     /* whose class is among the top_k, where that is counted */
-    double best;           /* the best accuracy of a validation so far; below 0: none yet */
+    int64_t epoch;           /* the running one, from 0 */
+    int64_t batch;           /* how many of its batches are done */
+    double loss_sum;         /* of their losses, each the mean over all ranks */
+    int64_t seen;            /* their targets (td_dataset_targets), of all ranks */
+    double sums[TRAIN_SUMS]; /* the measure's: of right labels, and of those among the top_k */
+    double best;             /* the best accuracy of a validation so far; below 0: none yet */
 } train_state;
 
 /* Starts an epoch: clears the sums; the best stays. */
@@ -81,14 +79,20 @@ typedef struct train_recipe {
     double ema_decay;       /* of averaged weights; 0: none */
 } train_recipe;
 
+/* Tests of a model (evaluate.c). */
+typedef struct train_tests {
+    td_loader *loader; /* kept if its images lie on a GPU */
+    td_generator generator;
+    int64_t common; /* batches that every rank has */
+} train_tests;
+
 struct train_run {
     const train_task *task;
     const char *app; /* the program's name, for messages */
     train_args args;
     char data_name[128];            /* "cifar10, 50000 images": what a checkpoint was trained on */
     const td_dataset *train, *test; /* the task's */
-    td_loader *test_loader;         /* of train_evaluate, kept if its images lie on a GPU */
-    td_generator test_generator;
+    train_tests tests;
     td_module *net; /* these three are made by the program, ended by train_end */
     td_optim *optim;
     td_loader *loader;
@@ -100,7 +104,7 @@ struct train_run {
     td_scaler *scaler;   /* made by train_loop under --precision fp16 */
     int64_t optim_steps; /* taken since the program began */
     runner runner;
-    int64_t samples[RUNNER_DEPTH]; /* of the latest batches, by their number in the epoch */
+    int64_t targets[RUNNER_DEPTH]; /* of the latest batches, by their number in the epoch */
     bool tuned;                    /* what --autotune chooses is chosen */
     bool tuned_before;             /* the checkpoint has choices */
     notes notes;      /* of the model, for checkpoints; the task's open adds them, if any */
@@ -114,10 +118,10 @@ struct train_run {
     char saving_path[TRAIN_PATH_BYTES];
     bool saving_epoch;    /* an epoch's, not one between */
     bool saving_together; /* several ranks are told its outcome */
-    int64_t step_samples; /* in the last step, of all ranks */
+    int64_t step_targets; /* in the last step, of all ranks */
     double began, waited; /* when the epoch began; seconds waited for data before it */
     double step_waited;   /* the same before the running step */
-    int64_t seen_before;  /* samples of this epoch that were seen before `began` */
+    int64_t seen_before;  /* targets of this epoch that were seen before `began` */
     bool stop;            /* all ranks have agreed to stop */
     td_status ddp_status; /* what td_ddp_on_error has told, if anything */
 };
@@ -154,7 +158,7 @@ int64_t train_steps_done(const train_run *r); /* in the whole run */
 
 int64_t train_group_size(const train_run *r); /* batches for one step of the optimizer */
 
-/* Means of the running epoch, over all ranks. */
+/* Means of the running epoch, over all ranks: of the loss, and of the measure's sums. */
 double train_epoch_loss(const train_run *r);
 double train_epoch_accuracy(const train_run *r);
 double train_epoch_accuracy_k(const train_run *r);
@@ -178,17 +182,18 @@ typedef enum train_metric {
 } train_metric;
 
 /* Logs a test, on rank 0. */
-td_status train_log_test(const train_run *r, const evaluation *e);
+td_status train_log_test(const train_run *r, const td_evaluation *e);
 
-/* A pass over r->test with r->net or, if there are averaged weights, with those (evaluate.c): in
- * evaluation mode, without gradients; with several processes each takes its part, and all get the
- * numbers of the whole, with rank 0's running statistics. The net is left in training mode. It
- * draws nothing from the default generator, so training goes on as if it had not been. A signal
- * stops it on all ranks if the task validates, as a resumed run does so again. Always with the same
- * batch size. */
-td_status train_evaluate(train_run *r, int64_t batch_size, evaluation *result);
+/* td_evaluate of r->net on r->test (evaluate.c) with the task's measure and, if there are averaged
+ * weights, with those. It draws nothing from the default generator, so training goes on as if it
+ * had not been. If the task validates, a signal sets r->stop on all ranks and ends the test, as a
+ * resumed run validates again. Always with the same batch size. Numbers that are not finite are no
+ * failure yet. */
+td_status train_evaluate(train_run *r, int64_t batch_size, td_evaluation *result);
 /* TD_E_ARG unless the numbers are those of at least one image, and finite. */
-td_status train_check_evaluation(const train_run *r, const evaluation *e);
+td_status train_check_evaluation(const train_run *r, const td_evaluation *e);
+/* The task's measure or, if it has none, a classifier's. user: the train_run. */
+td_tensor *train_measure(td_module *net, const td_batch *batch, td_tensor **sums, void *user);
 
 /* Whether this step or epoch (from 1) is one of every `every`; 0: none is. */
 bool train_is_due(int64_t number, int64_t every);

@@ -58,7 +58,7 @@ static void end(train_run *r)
 {
     metrics_close(r->log);
     td_loader_close(r->loader);
-    td_loader_close(r->test_loader);
+    td_loader_close(r->tests.loader);
     td_ema_free(r->ema);
     td_scaler_free(r->scaler);
     td_optim_free(r->optim);

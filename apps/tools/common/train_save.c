@@ -11,6 +11,7 @@
 #include "nn/module.h"
 
 #include <ctype.h>
+#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -28,8 +29,8 @@ void train_epoch_begin(train_state *state, int64_t epoch)
 static void move_back(train_state *state, int64_t batch, double share)
 {
     state->loss_sum *= (double)batch / (double)state->batch;
-    state->correct = llround((double)state->correct * share);
-    state->correct_k = llround((double)state->correct_k * share);
+    state->sums[0] *= share;
+    state->sums[1] *= share;
     state->seen = llround((double)state->seen * share);
     state->batch = batch;
 }
@@ -58,8 +59,8 @@ static void note_run(const train_run *r, notes *n)
     notes_add(n, "epoch", "%" PRId64, s->epoch);
     notes_add(n, "batch", "%" PRId64, s->batch);
     notes_add(n, "loss_sum", "%a", s->loss_sum); /* hexadecimal: exact */
-    notes_add(n, "correct", "%" PRId64, s->correct);
-    notes_add(n, "correct_k", "%" PRId64, s->correct_k);
+    notes_add(n, "correct", "%.17g", s->sums[0]);
+    notes_add(n, "correct_k", "%.17g", s->sums[1]);
     notes_add(n, "seen", "%" PRId64, s->seen);
     notes_add(n, "best", "%a", s->best);
     notes_add(n, "data", "%s", r->data_name);
@@ -223,31 +224,32 @@ static td_status read_count(const char *path, const char *key, int64_t least, in
     return TD_OK;
 }
 
-static td_status read_real(const char *path, const char *key, double *value)
+static td_status read_real(const char *path, const char *key, double most, double *value)
 {
     char text[256], *end;
     TD_TRY(read_note(path, key, text, sizeof(text)));
     *value = td_strtod(text, &end);
-    if (end == text || *end != '\0' || !isfinite(*value)) {
-        return td_fail(TD_E_FORMAT, "%s: '%s' is '%s', not a finite number", path, key, text);
+    if (end == text || *end != '\0' || !(fabs(*value) <= most)) {
+        return td_fail(TD_E_FORMAT, "%s: '%s' is '%s', not a number between %g and %g", path, key,
+                       text, -most, most);
     }
     return TD_OK;
 }
 
 static td_status read_state(const char *path, train_state *state)
 {
-    state->correct_k = 0;
+    state->sums[1] = 0;
     state->best = -1;
     TD_TRY(read_count(path, "epoch", 0, MOST_EPOCHS, &state->epoch));
     TD_TRY(read_count(path, "batch", 0, MOST_BATCHES, &state->batch));
-    TD_TRY(read_count(path, "correct", 0, MOST_SAMPLES, &state->correct));
+    TD_TRY(read_real(path, "correct", (double)MOST_SAMPLES, &state->sums[0]));
     TD_TRY(read_count(path, "seen", 0, MOST_SAMPLES, &state->seen));
-    TD_TRY(read_real(path, "loss_sum", &state->loss_sum));
+    TD_TRY(read_real(path, "loss_sum", DBL_MAX, &state->loss_sum));
     if (notes_has(path, "correct_k")) { /* checkpoints of earlier versions have not all */
-        TD_TRY(read_count(path, "correct_k", 0, MOST_SAMPLES, &state->correct_k));
+        TD_TRY(read_real(path, "correct_k", (double)MOST_SAMPLES, &state->sums[1]));
     }
     if (notes_has(path, "best")) {
-        TD_TRY(read_real(path, "best", &state->best));
+        TD_TRY(read_real(path, "best", DBL_MAX, &state->best));
     }
     return TD_OK;
 }

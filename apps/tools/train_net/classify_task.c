@@ -103,24 +103,23 @@ static void epoch_done(train_run *r, double seconds, char *path)
 
 /* ---- validation ---- */
 
-static void batch_tested(train_run *r, const evaluation *e, int64_t batch, int64_t batches)
+static void batch_tested(train_run *r, const td_evaluation *e, int64_t batches)
 {
-    if (train_is_due(batch, classifier(r)->s.test.print_freq)) {
+    if (train_is_due(e->batches, classifier(r)->s.test.print_freq)) {
         progress_print(&r->progress,
                        "Test: [%3" PRId64 "/%" PRId64 "]  Loss %.4f  Acc@1 %.3f  Acc@%" PRId64
                        " %.3f",
-                       batch, batches, e->loss, 100.0 * (double)e->correct / (double)e->count,
-                       r->recipe.top_k, 100.0 * (double)e->correct_k / (double)e->count);
+                       e->batches, batches, e->loss, 100 * e->accuracy, r->recipe.top_k,
+                       100 * e->sums[1] / (double)e->seen);
     }
 }
 
 static td_status validate(train_run *r)
 {
     classify_run *c = classifier(r);
-    evaluation e;
+    td_evaluation e;
     TD_TRY(train_evaluate(r, c->s.test.batch_size, &e));
-    if (e.stopped) {
-        r->stop = true;
+    if (r->stop) {
         return TD_OK;
     }
     td_status broken = train_check_evaluation(r, &e);
@@ -131,17 +130,15 @@ static td_status validate(train_run *r)
         progress_print(&r->progress, "Epoch [%" PRId64 "/%" PRId64 "] %s", r->state.epoch + 1,
                        r->args.epochs, td_last_error());
     }
-    double accuracy = (double)e.correct / (double)e.count;
-    double accuracy_k = (double)e.correct_k / (double)e.count;
-    bool best = broken == TD_OK && accuracy > r->state.best;
-    r->state.best = best ? accuracy : r->state.best;
+    bool best = broken == TD_OK && e.accuracy > r->state.best;
+    r->state.best = best ? e.accuracy : r->state.best;
     progress_print(&r->progress,
                    "Epoch [%" PRId64 "/%" PRId64 "] tested on %" PRId64
                    " images: Loss %.4f  Acc@1 %.3f  Acc@%" PRId64 " %.3f  best %.3f",
-                   r->state.epoch + 1, r->args.epochs, e.count, e.loss, 100 * accuracy,
-                   r->recipe.top_k, 100 * accuracy_k, 100 * r->state.best);
+                   r->state.epoch + 1, r->args.epochs, e.seen, e.loss, 100 * e.accuracy,
+                   r->recipe.top_k, 100 * e.sums[1] / (double)e.seen, 100 * r->state.best);
     TD_TRY(train_log_test(r, &e));
-    return best && train_saves_model(r) ? classify_save_best(c, accuracy) : TD_OK;
+    return best && train_saves_model(r) ? classify_save_best(c, e.accuracy) : TD_OK;
 }
 
 /* ---- checkpoints ---- */
