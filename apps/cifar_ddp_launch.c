@@ -1,6 +1,6 @@
-/* Lesson 8: the same under a launcher (the articles' "mnmc_ddp_launch").
+/* Lesson 8: the same under a launcher.
  *
- * What differs from lesson 7: a launcher starts the processes. It tells each process its rank and
+ * New: a launcher starts the processes. It tells each process its rank and
  * where the ranks meet, in environment variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR,
  * MASTER_PORT), so the program has no options for hosts:
  *
@@ -54,8 +54,8 @@ int main(int argc, char **argv)
     if (net == NULL || td_module_to(net, device, TD_F32) != TD_OK) {
         td_die();
     }
-    /* DistributedDataParallel: all ranks get rank 0's parameters, and td_backward leaves the mean
-     * of all ranks' gradients in each. Gradients travel in buckets while backward goes on. */
+    /* DistributedDataParallel: all ranks get rank 0's parameters, and after td_backward every rank
+     * has the mean of all ranks' gradients. Gradients travel in buckets while backward goes on. */
     net = td_ddp(net);
     if (net == NULL) {
         td_die();
@@ -63,7 +63,7 @@ int main(int argc, char **argv)
 
     td_optim *optim = td_sgd(td_parameters(net), .lr = 0.02, .momentum = 0.9, .nesterov = true,
                              .weight_decay = 1e-4);
-    /* Four threads read ahead. All ranks shuffle alike, and each takes its own part. */
+    /* Four threads read ahead. All ranks shuffle in the same way; each takes its own part. */
     td_loader *loader =
         td_loader_open(train_part, .batch_size = batch_size, .workers = 4, .device = device,
                        .sampler = td_distributed_sampler(.shuffle = true));

@@ -1,6 +1,6 @@
-/* Lesson 9: the same in a cluster (the articles' "mnmc_ddp_slurm").
+/* Lesson 9: the same in a cluster.
  *
- * What differs from lesson 8: Slurm's srun starts the processes. td_dist_init reads the ranks from
+ * New: Slurm's srun starts the processes. td_dist_init reads the ranks from
  * Slurm's variables (SLURM_PROCID, SLURM_NTASKS, the first host of SLURM_JOB_NODELIST). The cluster
  * decides the number of processes, and the learning rate grows with it. See
  * apps/slurm/cifar.sbatch. */
@@ -53,8 +53,8 @@ int main(int argc, char **argv)
     if (net == NULL || td_module_to(net, device, TD_F32) != TD_OK) {
         td_die();
     }
-    /* DistributedDataParallel: all ranks get rank 0's parameters, and td_backward leaves the mean
-     * of all ranks' gradients in each. Gradients travel in buckets while backward goes on. */
+    /* DistributedDataParallel: all ranks get rank 0's parameters, and after td_backward every rank
+     * has the mean of all ranks' gradients. Gradients travel in buckets while backward goes on. */
     net = td_ddp(net);
     if (net == NULL) {
         td_die();
@@ -62,7 +62,7 @@ int main(int argc, char **argv)
 
     td_optim *optim = td_sgd(td_parameters(net), .lr = 0.01 * td_dist_world_size(), .momentum = 0.9,
                              .nesterov = true, .weight_decay = 1e-4);
-    /* Four threads read ahead. All ranks shuffle alike, and each takes its own part. */
+    /* Four threads read ahead. All ranks shuffle in the same way; each takes its own part. */
     td_loader *loader =
         td_loader_open(train_part, .batch_size = batch_size, .workers = 4, .device = device,
                        .sampler = td_distributed_sampler(.shuffle = true));

@@ -1,6 +1,6 @@
-/* Lesson 7: DistributedDataParallel, a process for each device (the articles' "mnmc_ddp_mp").
+/* Lesson 7: DistributedDataParallel, a process for each device.
  *
- * What differs from lesson 6: the program starts one process for each device, on one host or more.
+ * New: the program starts one process for each device, on one host or on several.
  * Each process has its own copy of the model and its own part of the data. All processes take a
  * step together, 256 images each, with twice the learning rate. With two hosts:
  *
@@ -68,8 +68,8 @@ static int train(int local_rank, void *unused)
     if (net == NULL || td_module_to(net, device, TD_F32) != TD_OK) {
         td_die();
     }
-    /* DistributedDataParallel: all ranks get rank 0's parameters, and td_backward leaves the mean
-     * of all ranks' gradients in each. Gradients travel in buckets while backward goes on. */
+    /* DistributedDataParallel: all ranks get rank 0's parameters, and after td_backward every rank
+     * has the mean of all ranks' gradients. Gradients travel in buckets while backward goes on. */
     net = td_ddp(net);
     if (net == NULL) {
         td_die();
@@ -77,7 +77,7 @@ static int train(int local_rank, void *unused)
 
     td_optim *optim = td_sgd(td_parameters(net), .lr = 0.02, .momentum = 0.9, .nesterov = true,
                              .weight_decay = 1e-4);
-    /* Four threads read ahead. All ranks shuffle alike, and each takes its own part. */
+    /* Four threads read ahead. All ranks shuffle in the same way; each takes its own part. */
     td_loader *loader =
         td_loader_open(train_part, .batch_size = batch_size, .workers = 4, .device = device,
                        .sampler = td_distributed_sampler(.shuffle = true));

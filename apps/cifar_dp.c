@@ -1,4 +1,4 @@
-/* Lesson 6: the same with DataParallel, several devices of one process (the articles' "snmc_dp").
+/* Lesson 6: the same with DataParallel: several devices of one process.
  *
  * One call is new since lesson 5: td_data_parallel. A batch still has 256 images in all. */
 #include <tandem.h>
@@ -48,9 +48,9 @@ int main(int argc, char **argv)
     if (net == NULL || td_module_to(net, device, TD_F32) != TD_OK) {
         td_die();
     }
-    /* DataParallel: a replica on each device. Every forward copies the parameters to all replicas
-     * (CPU devices share them) and cuts the batch into as many pieces; after backward the replicas'
-     * gradients are summed. */
+    /* DataParallel: a replica of the model on each device. Every forward copies the parameters to
+     * all replicas (CPU devices share them) and cuts the batch into a piece for each device. After
+     * backward the replicas' gradients are summed. */
     td_device devices[TD_MAX_DEVICES];
     for (int i = 0; i < device_count; i++) {
         devices[i] = (td_device){ device.type, (unsigned char)(device.index + i) };

@@ -1,5 +1,5 @@
-/* The main job: ResNet-18 on CIFAR-10 by every way of the lessons, chosen by options and
- * environment.
+/* The main job: ResNet-18 on CIFAR-10 in every way of the lessons; options and the environment
+ * choose the way.
  *
  *   cifar_resnet18                             one device (lesson 5)
  *   cifar_resnet18 --dp 2                      DataParallel: two devices of one process (lesson 6)
@@ -8,11 +8,11 @@
  *   srun --ntasks 2 cifar_resnet18             Slurm's (lesson 9)
  *   mpirun -n 2 cifar_resnet18                 MPI's
  *
- * Here are the model, the data, what is printed, and this program's options. The training loop,
- * checkpoints, and the options that train_net has, too, are in apps/tools/common/train.h.
+ * This file has the model, the data, what is printed, and this program's options. The training
+ * loop, checkpoints, and the options that train_net has, too, are in apps/tools/common/train.h.
  *
- * All ranks use one seed. That gives them equal weights to begin with, and yet no two images equal
- * crops and flips: those are drawn by (seed, epoch, image), whoever has the image. */
+ * All ranks use one seed, so they begin with equal weights. Crops and flips of an image depend on
+ * the seed, the epoch and the image, not on the rank. */
 #include "apps/tools/common/cifar_data.h"
 #include "apps/tools/common/log.h"
 #include "apps/tools/common/ranks.h"
@@ -25,7 +25,7 @@
 #include <string.h>
 
 enum { CLASSES = 10 };
-enum { PRINT_EVERY_ALONE = 50, PRINT_EVERY_TOGETHER = 25 /* steps, as in the articles */ };
+enum { PRINT_EVERY_ALONE = 50, PRINT_EVERY_TOGETHER = 25 /* steps */ };
 
 typedef struct job {
     train_run base; /* first: a train_run * of this program is a job * */
@@ -57,7 +57,7 @@ static td_module *resnet18(const train_run *r)
     return net;
 }
 
-/* The model as the run wants it: on several devices, as one of several processes, or alone. */
+/* The model for this run: on several devices, in several processes, or on one device. */
 static td_module *wrapped_net(const train_run *r)
 {
     td_device devices[TD_MAX_DEVICES];
@@ -72,7 +72,7 @@ static td_module *wrapped_net(const train_run *r)
 
 /* ---- the data ---- */
 
-/* One rank of each host fetches the data; the others find them there. */
+/* One rank of each host downloads the data; the others wait and use the same files. */
 static td_status open_data(train_run *r)
 {
     job *j = (job *)r;
@@ -145,7 +145,7 @@ static void latest(const train_run *r, char *path)
     }
 }
 
-/* One process says it shortly, several say it as the article does. */
+/* One process prints a short line, several print which rank has saved. */
 static void saved(train_run *r, const char *path, bool at_epoch)
 {
     (void)at_epoch;
@@ -259,7 +259,7 @@ static void add_options(job *j)
                 "Use the first N images only, of the training and the test set; 0: all",
                 .resume = CLI_FIXED),
         cli_text("stem", "NAME", &j->stem,
-                 "First layers: imagenet (7x7, stride 2, pool; the articles') or cifar (3x3; "
+                 "First layers: imagenet (7x7, stride 2, pool) or cifar (3x3; "
                  "slower, better)",
                  .choices = "imagenet|cifar", .resume = CLI_FIXED),
         cli_int("accumulate", &recipe->accumulate, 1, 1e6,

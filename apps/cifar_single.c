@@ -1,7 +1,7 @@
-/* Lesson 5: ResNet-18 learns CIFAR-10 on one device (the articles' "snsc").
+/* Lesson 5: ResNet-18 learns CIFAR-10 on one device.
  *
- * A larger job than wine: images instead of numbers, a network of 11 million parameters, stochastic
- * gradient descent with momentum. The loop is lesson 1's. */
+ * The job is larger than wine: images instead of measurements, a network of 11 million parameters,
+ * stochastic gradient descent with momentum. The loop is the same as in lesson 1. */
 #include <tandem.h>
 
 static const char *data_folder; /* the options; NULL: $TANDEM_DATA, or data/cifar10 */

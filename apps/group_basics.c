@@ -1,9 +1,9 @@
-/* The process group, piece by piece: seven small cases. Every rank prints, one after the other.
+/* What a process group can do, in five small cases. Every rank prints, one after the other.
  *
- *   group_basics                                  4. starts two processes itself
- *   tdrun --nproc-per-node 2 group_basics         5. started by a launcher
- *   group_basics 0 2 tcp://127.0.0.1:23456        1. by hand: rank, number of ranks, meeting place;
- *   group_basics 1 2 tcp://127.0.0.1:23456           in two terminals: both wait for each other
+ *   group_basics                                  starts two processes itself
+ *   tdrun --nproc-per-node 2 group_basics         is started by a launcher
+ *   group_basics 0 2 tcp://127.0.0.1:23456        is started by hand, in two terminals: rank,
+ *   group_basics 1 2 tcp://127.0.0.1:23456        number of ranks, meeting place
  *
  * docs/tutorial/2a-group.md explains the ideas. */
 #include <tandem.h>
@@ -14,7 +14,7 @@
 
 enum { SAMPLES = 9, MOST_RANKS = 64 };
 
-/* The ranks print in turn. Nobody leaves a barrier before all have come to it. */
+/* The ranks print in turn: a barrier returns when all ranks have called it. */
 static void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 static void say(const char *format, ...)
 {
@@ -47,7 +47,8 @@ static void say_values(const char *what, const td_tensor *t)
     say("%s [%s]", what, text);
 }
 
-/* 2: each rank gets its part of the samples; the first ones twice, so that all get equally many. */
+/* 2: each rank gets its part of the samples. The first samples come twice if that is needed to give
+ * all ranks equally many. */
 static void show_sampler(void)
 {
     td_printf_rank0(
@@ -71,7 +72,7 @@ static void show_sampler(void)
     td_sampler_free(sampler);
 }
 
-/* The sum of all weights and biases: what the layer makes of ones, summed. */
+/* The sum of all weights and biases: the sum of the layer's result for an input of ones. */
 static double answer(td_module *layer)
 {
     double sum = 0;
@@ -111,10 +112,10 @@ static void show_checkpoint(void)
     td_module_free(layer);
 }
 
-/* 6: a collective is called by all ranks; each gives something, each gets the result. */
+/* 4: all ranks call a collective; each gives a tensor, and each gets the result. */
 static void show_collectives(void)
 {
-    td_printf_rank0("6. collectives: rank r has [2r+1, 2r+2]\n");
+    td_printf_rank0("4. collectives: rank r has [2r+1, 2r+2]\n");
     float values[] = { 2.0f * (float)td_dist_rank() + 1, 2.0f * (float)td_dist_rank() + 2 };
     td_tensor *mine = td_from(values, TD_SHAPE(2), TD_F32, TD_CPU);
     td_tensor *all = td_new(TD_SHAPE(td_dist_world_size(), 2), TD_F32, TD_CPU);
@@ -134,7 +135,7 @@ static void show_collectives(void)
     td_free(all);
 }
 
-/* 7: the "model" of this case is right about the samples below 5. Padded parts count a sample
+/* 5: the "model" of this case is right about the samples below 5. Padded parts count a sample
  * twice; without padding each sample counts once. (td_evaluate does this for a real model.) */
 static double count_right(bool no_padding, double *seen)
 {
@@ -156,7 +157,7 @@ static double count_right(bool no_padding, double *seen)
 
 static void show_evaluation(void)
 {
-    td_printf_rank0("7. evaluation: 9 samples on all ranks, scored once\n");
+    td_printf_rank0("5. evaluation: 9 samples on all ranks, scored once\n");
     double seen, right = count_right(false, &seen);
     say("with the padding %.0f/%.0f", right, seen);
     right = count_right(true, &seen);
@@ -181,7 +182,7 @@ static int spawned(int local_rank, void *unused)
     if (td_dist_init() != TD_OK) {
         td_die();
     }
-    show_all("4. spawned: this process has started the ranks");
+    show_all("1. spawned: this process has started the ranks");
     return 0;
 }
 
@@ -212,7 +213,7 @@ int main(int argc, char **argv)
         if (td_dist_world_size() > MOST_RANKS) { /* their values would not fit in a line */
             td_refuse_options(usage, "start at most 64 ranks");
         }
-        show_all("5. launched: the environment says who is who");
+        show_all("1. launched: the environment says who is who");
     } else if (td_spawn(spawned, NULL, 2) != TD_OK) {
         td_die();
     }

@@ -1,9 +1,9 @@
-/* Lesson 10: ImageNet (the articles' "imagenet").
+/* Lesson 10: ImageNet.
  *
- * Next to cifar_ddp_slurm.c the images are files in folders, one folder a class, of all sizes. The
- * loader's threads decode them, cut out a random part and resize it (RandomResizedCrop 224). The
- * launcher or Slurm starts the processes. At the end rank 0 saves, all ranks wait for it, and all
- * load the file.
+ * New compared with cifar_ddp_slurm.c: the images are files of all sizes, in one folder for each
+ * class. The loader's threads decode them, cut out a random part and resize it to 224 x 224. A
+ * launcher or Slurm starts the processes. At the end rank 0 saves the model, all ranks wait until
+ * the file is complete, and all load it.
  *
  *   tdrun --nproc-per-node 8 imagenet --data ILSVRC/train
  *   srun --ntasks 32 imagenet --data ILSVRC/train */
@@ -53,8 +53,8 @@ int main(int argc, char **argv)
     if (net == NULL || td_module_to(net, device, TD_F32) != TD_OK) {
         td_die();
     }
-    /* DistributedDataParallel: gives all ranks rank 0's parameters, and from now on has td_backward
-     * exchange gradients, a bucket at a time, while backward goes on. */
+    /* DistributedDataParallel: all ranks get rank 0's parameters, and after td_backward every rank
+     * has the mean of all ranks' gradients. Gradients travel in buckets while backward goes on. */
     net = td_ddp(net);
     if (net == NULL) {
         td_die();
@@ -100,7 +100,7 @@ int main(int argc, char **argv)
         }
     }
 
-    /* Rank 0 saves, all wait until the file is whole, and all load it. */
+    /* Rank 0 saves, all wait until the file is complete, and all load it. */
     if (td_dist_rank() == 0) {
         if (td_save("resnet18.safetensors", net) != TD_OK) {
             td_die();
@@ -112,7 +112,7 @@ int main(int argc, char **argv)
     }
     printf("(rank: %d)   == Loaded: resnet18.safetensors\n", td_dist_rank());
 
-    /* The end: free what uses another thing before the thing that it uses. */
+    /* The end: free loaders and optimizers first, then models, then datasets. */
     td_loader_close(loader);
     td_optim_free(optim);
     td_module_free(net);

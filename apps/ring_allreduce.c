@@ -7,7 +7,7 @@
  * Ring: the vector is cut into n chunks. In each of n-1 rounds a rank sends one chunk to its right
  * neighbour, and adds the chunk that comes from the left to its own (reduce-scatter). Then each
  * rank has one chunk of the sum. In n-1 more rounds the finished chunks travel around (all-gather).
- * Each rank sends 2(n-1)/n of a vector, however many ranks there are.
+ * Each rank sends 2(n-1)/n of a vector, for any number of ranks n.
  *
  * docs/tutorial/2a-group.md explains the ideas. */
 #include <tandem.h>

@@ -1,16 +1,17 @@
-/* ZeRO: several processes share the optimizer's state, the gradients, and the values of a model,
- * instead of each keeping all of it. One small model is trained in all ways; the bytes of each
- * process are counted, and stand next to the formula, and so are the bytes that come from other
- * processes in a step. The loss is the same, bit for bit.
+/* Lesson 11: ZeRO. Each process keeps only a part of the optimizer's state, the gradients and the
+ * values of a model. The program trains one small model in all ways. For each way it prints the
+ * bytes that a process keeps, next to the formula, and the bytes that come from other processes in
+ * a step. The loss is the same in all ways, bit for bit.
  *
- * "gathered": the parameters are shared, and come from the other processes before a block runs, as
- * between hosts. "parameters": they lie in memory that all processes of this host read.
+ * "gathered": each process keeps a part of the values, and gets the other parts before a block
+ * runs, as between hosts. "parameters": the values are in memory that all processes of this host
+ * read.
  *
  *   shard_memory                  starts two processes itself
  *   shard_memory 4                starts four
  *   shard_memory 2 parameters     what rank 0 has in the course of one step, with one setting
  *
- * docs/sharding.md explains the idea. */
+ * docs/tutorial/11-shard.md explains the idea. */
 #include <autograd/hooks.h>
 #include <nn/around.h>
 #include <nn/module.h>
@@ -70,7 +71,7 @@ static void print_moment(const watched *w, const char *moment)
                     mib(values + gradients + (double)b.state));
 }
 
-/* Inside of what td_ddp has put around a block: the block's values are here. */
+/* Runs inside the function that td_ddp has put around a block: the block's values are here. */
 static td_tensor *print_forward(const td_around_rest *rest, td_tensor *x, void *user)
 {
     print_moment(user, "forward");
@@ -140,7 +141,7 @@ static result train(int way, bool moments)
     return r;
 }
 
-/* So many elements that each of w processes has a whole number of pages of 4096 bytes. */
+/* Rounds count up so that each of w processes has a whole number of pages of 4096 bytes. */
 static double pad(double count, int w)
 {
     int64_t pages = w * (4096 / 4);

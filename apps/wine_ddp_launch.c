@@ -1,8 +1,8 @@
 /* Lesson 4: the network of lesson 2, started by a launcher.
  *
- * The program starts no processes and knows no hosts. A launcher starts it once for each rank, and
- * says in the environment which rank it is: tdrun by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT,
- * Slurm's srun and mpirun by variables of their own.
+ * The program starts no processes and has no options for hosts. A launcher starts it once for each
+ * rank. Environment variables say which rank it is: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT
+ * with tdrun; Slurm's srun and mpirun have variables of their own.
  *
  *   tdrun --nproc-per-node 2 wine_ddp_launch
  *   srun --ntasks 2 wine_ddp_launch
@@ -36,8 +36,8 @@ static void print_first_sample(td_dataset *dataset)
 
 static int train(void)
 {
-    /* The ranks meet: all wait for the last one, and are a process group from then on. The launcher
-     * has left rank, number of ranks and meeting place in the environment. */
+    /* All ranks wait here for the last one; from then on they are a process group. The launcher has
+     * put rank, number of ranks and meeting place into the environment. */
     if (td_dist_init() != TD_OK) {
         td_die();
     }
@@ -70,7 +70,8 @@ static int train(void)
     }
 
     /* The optimizer moves the parameters; the loaders shuffle the samples and cut batches. All
-     * ranks shuffle alike, and each takes its own part. For the test no sample may count twice. */
+     * ranks shuffle in the same way; each takes its own part. In the test each sample must count
+     * once. */
     td_optim *optim = td_adam(td_parameters(net), .lr = 1e-3);
     td_loader *loader = td_loader_open(train_set, .batch_size = batch_size, .device = device,
                                        .sampler = td_distributed_sampler(.shuffle = true));
@@ -86,7 +87,7 @@ static int train(void)
         /* batch.x and batch.y belong to the loader and are valid until the next td_loader_next. */
         for (td_batch batch; td_loader_next(loader, &batch);) {
             /* A step. The results of operations (logits, loss) belong to the step: they are gone
-             * at its end, and nobody frees them. Each operation is also written on the tape. */
+             * at its end, and you do not free them. Each operation is recorded on the tape. */
             TD_STEP {
                 td_tensor *logits = td_forward(net, batch.x);
                 td_tensor *loss = td_cross_entropy(logits, batch.y);
@@ -120,7 +121,7 @@ static int train(void)
     }
     td_printf_rank0("Test: %d/%d right\n", (int)test.right, (int)test.seen);
 
-    /* The end: free what uses another thing before the thing that it uses. */
+    /* The end: free loaders and optimizers first, then models, then datasets. */
     td_loader_close(test_loader);
     td_loader_close(loader);
     td_optim_free(optim); /* uses the model's parameters */

@@ -1,7 +1,7 @@
 /* Lesson 3: the processes of lesson 2 on several hosts.
  *
- * One thing is new: the number of a process on its host, the local rank, is no longer its number
- * among all, the global rank. Start the program once on each host:
+ * New: the number of a process on its host (the local rank) is no longer its number among all
+ * processes (the global rank). Start the program once on each host:
  *
  *   host0$ wine_ddp_multinode --nnodes 2 --node-rank 0 --master host0:12355
  *   host1$ wine_ddp_multinode --nnodes 2 --node-rank 1 --master host0:12355
@@ -47,8 +47,8 @@ static int train(int local_rank, void *unused)
     (void)unused;
     int global_rank = node_rank * procs_per_node + local_rank;
     int world_size = nnodes * procs_per_node;
-    /* The ranks meet at the master: all wait for the last one, and are a process group from then
-     * on. */
+    /* The ranks meet at the master: all wait for the last one; from then on they are a process
+     * group. */
     char url[256];
     snprintf(url, sizeof url, "tcp://%s", master);
     if (td_dist_init(.init_method = url, .rank = global_rank, .world_size = world_size) != TD_OK) {
@@ -83,7 +83,8 @@ static int train(int local_rank, void *unused)
     }
 
     /* The optimizer moves the parameters; the loaders shuffle the samples and cut batches. All
-     * ranks shuffle alike, and each takes its own part. For the test no sample may count twice. */
+     * ranks shuffle in the same way; each takes its own part. In the test each sample must count
+     * once. */
     td_optim *optim = td_adam(td_parameters(net), .lr = 1e-3);
     td_loader *loader = td_loader_open(train_set, .batch_size = batch_size, .device = device,
                                        .sampler = td_distributed_sampler(.shuffle = true));
@@ -99,7 +100,7 @@ static int train(int local_rank, void *unused)
         /* batch.x and batch.y belong to the loader and are valid until the next td_loader_next. */
         for (td_batch batch; td_loader_next(loader, &batch);) {
             /* A step. The results of operations (logits, loss) belong to the step: they are gone
-             * at its end, and nobody frees them. Each operation is also written on the tape. */
+             * at its end, and you do not free them. Each operation is recorded on the tape. */
             TD_STEP {
                 td_tensor *logits = td_forward(net, batch.x);
                 td_tensor *loss = td_cross_entropy(logits, batch.y);
@@ -133,7 +134,7 @@ static int train(int local_rank, void *unused)
     }
     td_printf_rank0("Test: %d/%d right\n", (int)test.right, (int)test.seen);
 
-    /* The end: free what uses another thing before the thing that it uses. */
+    /* The end: free loaders and optimizers first, then models, then datasets. */
     td_loader_close(test_loader);
     td_loader_close(loader);
     td_optim_free(optim); /* uses the model's parameters */

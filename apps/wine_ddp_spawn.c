@@ -1,7 +1,7 @@
-/* Lesson 2: the network of lesson 1 learns in several processes of one host that work as one.
+/* Lesson 2: several processes of one host train the network of lesson 1 together.
  *
  * Each process, a rank, has the whole model and its own part of the training data. When td_backward
- * returns, every rank holds the mean of all ranks' gradients. All ranks then make the same step
+ * returns, every rank has the mean of all ranks' gradients. All ranks then make the same step
  * from the same parameters, so their parameters stay equal. docs/tutorial/2-wine-ddp-spawn.md
  * explains the ideas. */
 #include <tandem.h>
@@ -35,8 +35,8 @@ static void print_first_sample(td_dataset *dataset)
 static int train(int local_rank, void *unused)
 {
     (void)local_rank, (void)unused;
-    /* The ranks meet: all wait for the last one, and are a process group from then on. td_spawn has
-     * left rank, number of ranks and meeting place in the environment. */
+    /* All ranks wait here for the last one; from then on they are a process group. td_spawn has put
+     * rank, number of ranks and meeting place into the environment. */
     if (td_dist_init() != TD_OK) {
         td_die();
     }
@@ -69,7 +69,8 @@ static int train(int local_rank, void *unused)
     }
 
     /* The optimizer moves the parameters; the loaders shuffle the samples and cut batches. All
-     * ranks shuffle alike, and each takes its own part. For the test no sample may count twice. */
+     * ranks shuffle in the same way; each takes its own part. In the test each sample must count
+     * once. */
     td_optim *optim = td_adam(td_parameters(net), .lr = 1e-3);
     td_loader *loader = td_loader_open(train_set, .batch_size = batch_size, .device = device,
                                        .sampler = td_distributed_sampler(.shuffle = true));
@@ -85,7 +86,7 @@ static int train(int local_rank, void *unused)
         /* batch.x and batch.y belong to the loader and are valid until the next td_loader_next. */
         for (td_batch batch; td_loader_next(loader, &batch);) {
             /* A step. The results of operations (logits, loss) belong to the step: they are gone
-             * at its end, and nobody frees them. Each operation is also written on the tape. */
+             * at its end, and you do not free them. Each operation is recorded on the tape. */
             TD_STEP {
                 td_tensor *logits = td_forward(net, batch.x);
                 td_tensor *loss = td_cross_entropy(logits, batch.y);
@@ -119,7 +120,7 @@ static int train(int local_rank, void *unused)
     }
     td_printf_rank0("Test: %d/%d right\n", (int)test.right, (int)test.seen);
 
-    /* The end: free what uses another thing before the thing that it uses. */
+    /* The end: free loaders and optimizers first, then models, then datasets. */
     td_loader_close(test_loader);
     td_loader_close(loader);
     td_optim_free(optim); /* uses the model's parameters */

@@ -64,7 +64,7 @@ static int train(void)
         /* batch.x and batch.y belong to the loader and are valid until the next td_loader_next. */
         for (td_batch batch; td_loader_next(loader, &batch);) {
             /* A step. The results of operations (logits, loss) belong to the step: they are gone
-             * at its end, and nobody frees them. Each operation is also written on the tape. */
+             * at its end, and you do not free them. Each operation is recorded on the tape. */
             TD_STEP {
                 td_tensor *logits = td_forward(net, batch.x);
                 td_tensor *loss = td_cross_entropy(logits, batch.y);
@@ -97,7 +97,7 @@ static int train(void)
     }
     printf("Test: %d/%d right\n", (int)test.right, (int)test.seen);
 
-    /* The end: free what uses another thing before the thing that it uses. */
+    /* The end: free loaders and optimizers first, then models, then datasets. */
     td_loader_close(test_loader);
     td_loader_close(loader);
     td_optim_free(optim); /* uses the model's parameters */

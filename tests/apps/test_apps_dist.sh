@@ -31,13 +31,13 @@ check_basics() { # check_basics HOW HEADING
 }
 basics=$apps/group_basics
 works 'group_basics, spawned' "$basics"
-check_basics spawned '4\. spawned'
+check_basics spawned '1\. spawned'
 url=tcp://127.0.0.1:$(free_port)
 together 'group_basics, by hand' "$basics 0 2 $url" "sleep 0.3; $basics 1 2 $url"
 check_basics 'by hand' '1\. started by hand'
 place="MASTER_ADDR=127.0.0.1 MASTER_PORT=$(free_port) WORLD_SIZE=2"
 together 'group_basics, by the environment' "$place RANK=0 $basics" "$place RANK=1 $basics"
-check_basics 'by the environment' '5\. launched'
+check_basics 'by the environment' '1\. launched'
 test ! -e group_basics.safetensors
 tap $? 'its file is gone'
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # docs/tutorial: its commands run and print what the page shows, and its diffs are those of the lessons
-# as they are. A block ```text behind a block ```sh is the output, every line; `...` is any lines.
+# as they are. A block ```text behind a block ```sh is the output, every line; `...` is any lines. A block
+# ```diff without names is a piece of the page's whole diff; a block ```bash FILE is that file.
 # run: plain
 . "$(dirname "$0")/../help/tap.sh"
 repository=$PWD
@@ -32,6 +33,14 @@ for page in docs/tutorial/[1-9]*-*.md; do
         block "$page" "diff $old $new" >"$work/said"
         diff -U1 "apps/$old.c" "apps/$new.c" | tail -n +3 >"$work/is"
         same "$name: its diff of $old and $new" "$work/said" "$work/is"
+        for ((i = 1; i <= $(grep -c '^```diff$' "$page"); i++)); do
+            [[ "$(<"$work/is")" == *"$(block "$page" diff "$i")"* ]]
+            tap $? "$name: piece $i is in its diff"
+        done
+    fi
+    if read -r _ file < <(grep '^```bash ' "$page"); then
+        block "$page" "bash $file" >"$work/said"
+        same "$name: it shows $file" "$work/said" "$file"
     fi
 done
 works 'the picture of the timeline' python3 docs/tutorial/draw_trace.py "$work/here/trace.json" \
