@@ -1,4 +1,4 @@
-/* The articles' complete trainer: from a folder of images to a trained model.
+/* A complete trainer: from a folder of images to a trained model.
  *
  *   train_net --cfg apps/tools/config/resnet18.yaml TRAIN.DATASET pictures OUT_DIR exp
  *   tdrun --nproc-per-node 2 train_net --cfg apps/tools/config/resnet18.yaml MODEL.SYNCBN True

@@ -36,7 +36,7 @@ static void rotate(double *x, double *y, int n, int step, rotation r)
     }
 }
 
-/* One sweep over all pairs; false: everything beside the diagonal was 0 to rounding. */
+/* One sweep over all pairs; false: everything off the diagonal was 0 to rounding. */
 static bool sweep(double *a, int n, double *vectors)
 {
     bool changed = false;

@@ -72,7 +72,7 @@ typedef struct td_gpt_prompt {
  *
  * Keys and values of earlier tokens are kept (td_attention's caches), so a token costs one row of
  * each product. On the CPU the logits have the bits of a forward of the whole sequence, for any
- * prompts beside it and any number of threads.
+ * neighbouring prompts and any number of threads.
  *
  * TD_E_ARG: an empty prompt; a token outside of the vocabulary; a prompt with `length` tokens more
  * does not fit into the model's context and .slide is not set; an option out of range. Then no

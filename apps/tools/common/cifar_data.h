@@ -17,7 +17,7 @@ typedef struct cifar_data {
     char name[128]; /* "cifar10, 50000 images": which data a checkpoint was trained on */
 } cifar_data;
 
-/* Mean and standard deviation of the articles. */
+/* CIFAR-10's mean and standard deviation (lesson 5). */
 extern const td_image_transform cifar_normalise;
 
 /* Opens training set (random crop with padding 4, flip, normalise) and test set (normalise).

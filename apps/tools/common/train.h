@@ -69,7 +69,7 @@ typedef struct train_state {
 /* Starts an epoch: clears the sums; the best stays. */
 void train_epoch_begin(train_state *state, int64_t epoch);
 
-/* How a step learns, where that is more than the articles' plain step. Zero: as there. */
+/* Options of a step. All zero: the tutorial's plain step. */
 typedef struct train_recipe {
     int64_t accumulate;     /* batches whose mean gradient, over their samples, makes one step of
                                the optimizer; 0: 1. The last step of an epoch has the rest */

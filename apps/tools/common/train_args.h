@@ -84,7 +84,7 @@ bool train_mesh_fits(const char *text);
 /* "bf16", "fp32 with winograd": for the line that says what a run is. */
 const char *train_args_arithmetic(void);
 
-/* 4 loader threads as in the articles, but no more than there are CPUs. */
+/* 4 loader threads, but no more than there are CPUs. */
 int64_t train_default_workers(void);
 
 /* Prints the last error to stderr (a spawned process: leaves it to its parent) and returns the exit

@@ -195,7 +195,7 @@ double settings_lr(const settings *s, int64_t epoch)
         schedule.kind = TD_SCHEDULE_MULTI_STEP;
         schedule.gamma = s->optim.lr_mult;
         for (int i = 0; i < s->optim.steps.count; i++) {
-            if (s->optim.steps.value[i] > 0) { /* the article's lists begin with epoch 0 */
+            if (s->optim.steps.value[i] > 0) { /* distribuuuu's lists begin with epoch 0 */
                 schedule.milestones[schedule.milestone_count++] = s->optim.steps.value[i];
             }
         }

@@ -1,4 +1,4 @@
-/* What train_net and test_net are told: the articles' trainer's keys with its defaults, and some of
+/* The settings of train_net and test_net: the keys of distribuuuu with its defaults, and some of
  * our own. The table in settings.c says what each means and may be. It fills a plain struct from
  * defaults, a YAML file, and pairs KEY VALUE of a command line, in this order.
  *

@@ -1,6 +1,6 @@
 /* BoTNet-50 (Srinivas et al. 2021): a ResNet-50 whose last layer looks everywhere at once:
  * multi-head self-attention with relative positions in the place of the 3x3 convolutions, at stride
- * 1. torchvision has none; the sizes are those of the article's (20,859,176 parameters at 224). */
+ * 1. torchvision has none; the sizes are distribuuuu's (20,859,176 parameters at 224). */
 #include "nn/models/models.h"
 #include "tensor/extend.h"
 
