@@ -1,6 +1,6 @@
 /* CIFAR-10 to 94 % in the shortest time: the recipe of airbench94 (Jordan 2024), built on
  * the library. What the lessons' nets learn in five epochs, and better, it learns in one
- * or two; the parts are in the files next to this one, each with a line on what it is for. The clock
+ * or two; the parts are in the files of this folder, each with a line on what it is for. The clock
  * covers whitening, training and the test; reading the data is outside.
  */
 #include "apps/tools/common/cifar_data.h"
