@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # The imagenet lesson: folders of pictures, one process and two; what it prints, saves and loads.
+# run: plain
 . "$(dirname "$0")/../help/tap.sh"
 # shellcheck source=tests/help/train_net.sh
 . "$(dirname "$0")/../help/train_net.sh"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # --precision: mixed precision trains, is kept in checkpoints, resumes to the same bits, and works
 # on several ranks and at every instruction set.
+# run: plain
 . "$(dirname "$0")/../help/tap.sh"
 few="--limit 96 --batch-size 32 --workers 1"
 cd "$work" || exit 1

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # train_net and test_net: a run from pictures to a tested model, Ctrl-C and kill -9 and going on to the
 # same bits, two ranks, what is refused.
+# run: plain
 . "$(dirname "$0")/../help/tap.sh"
 # shellcheck source=tests/help/train_net.sh
 . "$(dirname "$0")/../help/train_net.sh"
