@@ -2,7 +2,7 @@
 #include "data/cifar_files.h"
 #include "data/images_memory.h"
 #include "data/parse.h"
-#include "tensor/files.h"
+#include "tensor/system/files.h"
 
 #include <stdlib.h>
 #include <string.h>

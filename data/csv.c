@@ -1,7 +1,7 @@
 /* A CSV file as a dataset. */
 #include "data/dataset.h"
 #include "data/parse.h"
-#include "tensor/files.h"
+#include "tensor/system/files.h"
 
 #include <stdlib.h>
 

@@ -2,7 +2,7 @@
 #include "data/class_names.h"
 #include "data/dataset.h"
 #include "data/parse.h"
-#include "tensor/number.h"
+#include "tensor/system/number.h"
 
 #include <ctype.h>
 #include <math.h>

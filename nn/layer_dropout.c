@@ -5,7 +5,7 @@
 #include "autograd/fused.h"
 #include "autograd/tape.h"
 #include "nn/layer.h"
-#include "tensor/number.h"
+#include "tensor/system/number.h"
 #include "tensor/text.h"
 #include "tensor/hooks.h"
 #include "tensor/extend.h"

@@ -3,7 +3,7 @@
 #include "autograd/tape.h"
 #include "tensor/extend.h"
 #include "tensor/hooks.h"
-#include "tensor/number.h"
+#include "tensor/system/number.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* Layers without parameters or draws: activations, pooling, Flatten. */
 #include "nn/layer.h"
-#include "tensor/number.h"
+#include "tensor/system/number.h"
 
 /* A layer without options: td_nn_NAME(), which computes `result` from x. */
 #define LAYER(name, type_name, result)                                                             \

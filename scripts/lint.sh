@@ -34,8 +34,8 @@ fi
 
 # Those of C ask the program's locale for the decimal point: "0,5".
 if grep -nE '\b(strto(d|f|ld)|atof)\(|scanf\([^;]*"[^"]*%[0-9*]*l?[efgaEFGA]' -r --include='*.[ch]' --include='*.cc' \
-    --include='*.inc' apps autograd data dist examples nn tensor | grep -vE '^tensor/number\.c:|td_strtod'; then
-    echo 'FAIL  these read numbers in the locale: use tensor/number.h'
+    --include='*.inc' apps autograd data dist examples nn tensor | grep -vE '^tensor/system/number\.c:|td_strtod'; then
+    echo 'FAIL  these read numbers in the locale: use tensor/system/number.h'
     exit 1
 fi
 echo 'ok    numbers'

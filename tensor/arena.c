@@ -2,7 +2,7 @@
 #include "tensor/arena.h"
 
 #include "tensor/backend.h"
-#include "tensor/container.h"
+#include "tensor/system/container.h"
 #include "tensor/extend.h"
 #include "tensor/hooks.h"
 #include "tensor/storage.h"

@@ -1,6 +1,6 @@
 /* Tensors, shapes and sizes in messages. */
 #include "tensor/extend.h"
-#include "tensor/number.h"
+#include "tensor/system/number.h"
 #include "tensor/storage.h"
 
 #include <inttypes.h>

@@ -2,7 +2,7 @@
 #include "tensor/error.h"
 
 #include "tensor/extend.h"
-#include "tensor/number.h"
+#include "tensor/system/number.h"
 #include "tensor/text.h"
 
 #include <errno.h>

@@ -2,7 +2,7 @@
 #include "tensor/hooks.h"
 
 #include "tensor/backend.h"
-#include "tensor/number.h"
+#include "tensor/system/number.h"
 
 #include <pthread.h>
 #include <stdarg.h>

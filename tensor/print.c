@@ -1,7 +1,7 @@
 /* td_print: the elements of a tensor as text. */
 #include "tensor/backend.h"
 #include "tensor/kernels/element.h"
-#include "tensor/number.h"
+#include "tensor/system/number.h"
 #include "tensor/storage.h"
 #include "tensor/extend.h"
 

@@ -1,7 +1,7 @@
 /* A hash, notices on stderr, and the name that was probably meant. */
 #include "tensor/text.h"
 
-#include "tensor/number.h"
+#include "tensor/system/number.h"
 
 #include <ctype.h>
 #include <limits.h>

@@ -1,6 +1,6 @@
 /* Reads the command line of a small program from a table of options. */
 #include "apps/library/command_line.h"
-#include "tensor/number.h"
+#include "tensor/system/number.h"
 
 #include <ctype.h>
 #include <errno.h>

@@ -14,8 +14,8 @@
 #include "tandem.h"
 #include "nn/io/safetensors.h"
 #include "tensor/extend.h"
-#include "tensor/files.h"
-#include "tensor/number.h"
+#include "tensor/system/files.h"
+#include "tensor/system/number.h"
 #include "tensor/text.h"
 
 #include <math.h>

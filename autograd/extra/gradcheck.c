@@ -2,7 +2,7 @@
 #include "autograd/autograd.h"
 
 #include "autograd/tape.h"
-#include "tensor/number.h"
+#include "tensor/system/number.h"
 #include "tensor/storage.h"
 #include "autograd/gradcheck.h"
 #include "autograd/hooks.h"

@@ -5,7 +5,7 @@
 #include "data/images/folder_list.h"
 #include "data/images/transform.h"
 #include "data/inspect.h"
-#include "tensor/files.h"
+#include "tensor/system/files.h"
 
 #include <errno.h>
 #include <pthread.h>

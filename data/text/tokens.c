@@ -1,7 +1,7 @@
 /* Token files as a dataset: windows of a stream, and the sampler that draws windows at random. */
 #include "data/text/token_file.h"
 #include "tensor/extend.h"
-#include "tensor/files.h"
+#include "tensor/system/files.h"
 
 #include <errno.h>
 #include <glob.h>

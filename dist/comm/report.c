@@ -2,7 +2,7 @@
 #include "dist/comm/watchdog.h"
 
 #include "tensor/clock.h"
-#include "tensor/number.h"
+#include "tensor/system/number.h"
 #include "dist/comm/group.h"
 
 #include <stdio.h>

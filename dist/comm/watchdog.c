@@ -4,7 +4,7 @@
 #include "dist/comm/watchdog.h"
 
 #include "tensor/clock.h"
-#include "tensor/number.h"
+#include "tensor/system/number.h"
 #include "dist/comm/group.h"
 #include "dist/comm/process.h"
 #include "tensor/system/thread.h"

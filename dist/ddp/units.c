@@ -5,7 +5,7 @@
 #include "nn/params.h"
 #include "nn/module.h"
 #include "autograd/hooks.h"
-#include "tensor/number.h"
+#include "tensor/system/number.h"
 
 #include <stdlib.h>
 

@@ -11,7 +11,7 @@
 #include "nn/module.h"
 #include "tensor/extend.h"
 #include "tensor/hooks.h"
-#include "tensor/number.h"
+#include "tensor/system/number.h"
 #include "tensor/storage.h"
 
 #if defined(__GLIBC__)

@@ -8,7 +8,7 @@
 
 #include "dist/comm/collectives.h"
 #include "tensor/clock.h"
-#include "tensor/number.h"
+#include "tensor/system/number.h"
 #include "tensor/observe/watch.h"
 #include "tensor/system/folders.h"
 

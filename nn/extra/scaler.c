@@ -8,7 +8,7 @@
 #include "nn/module.h"
 #include "tensor/hooks.h"
 #include "tensor/kernels/kernels.h"
-#include "tensor/number.h"
+#include "tensor/system/number.h"
 #include "tensor/part.h"
 #include "tensor/storage.h"
 #include "tensor/extend.h"

@@ -1,7 +1,7 @@
 /* A model as a table: what each layer gives, holds and costs. */
 #include "nn/internal.h"
 #include "tensor/extend.h"
-#include "tensor/number.h"
+#include "tensor/system/number.h"
 
 #include <stdlib.h>
 #include <string.h>

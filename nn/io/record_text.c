@@ -6,7 +6,7 @@
 #include "nn/internal.h"
 #include "nn/params.h"
 #include "tensor/extend.h"
-#include "tensor/number.h"
+#include "tensor/system/number.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -7,7 +7,7 @@
 #include "nn/optim/optim_internal.h"
 #include "nn/params.h"
 #include "tensor/extend.h"
-#include "tensor/number.h"
+#include "tensor/system/number.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* Reading safetensors files. The file may be damaged or hostile: nothing of it is used before it is
  * checked, and what a check finds is said with the name of the tensor. */
 #include "nn/io/safetensors_internal.h"
-#include "tensor/files.h"
+#include "tensor/system/files.h"
 
 #include <cjson/cJSON.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* The options of a GPT: presets, checks, and the text that td_model and files have. */
 #include "nn/models/gpt_internal.h"
 #include "tensor/extend.h"
-#include "tensor/number.h"
+#include "tensor/system/number.h"
 #include "tensor/part.h"
 #include "tensor/text.h"
 

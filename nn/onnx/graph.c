@@ -3,7 +3,7 @@
 
 #include "nn/onnx/onnx.h"
 #include "tensor/extend.h"
-#include "tensor/number.h"
+#include "tensor/system/number.h"
 #include "tensor/storage.h"
 #include "tensor/system/temporary.h"
 #include "tensor/version.h"

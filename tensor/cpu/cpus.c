@@ -2,7 +2,7 @@
 #include "tensor/cpu/cpus.h"
 
 #include "tensor/backend.h"
-#include "tensor/container.h"
+#include "tensor/system/container.h"
 #include "tensor/cpu/pool.h"
 
 #include <errno.h>

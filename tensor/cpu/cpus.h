@@ -6,7 +6,8 @@
 
 /* How many they are; what td_bind_thread has done since does not count. */
 int td_usable_cpus(void);
-/* How many of them to count on: a container's quota of time may pay fewer (tensor/container.h). */
+/* How many of them to count on: a container's quota of time may pay fewer
+ * (tensor/system/container.h). */
 int td_paid_cpus(void);
 
 /*

@@ -12,7 +12,7 @@
 #include "tensor/cpu/ops.h"
 #include "tensor/kernels/element.h"
 #include "tensor/extend.h"
-#include "tensor/staged.h"
+#include "tensor/kernels/staged.h"
 #include "tensor/storage.h"
 
 #include <math.h>

@@ -5,7 +5,7 @@
  * no accuracy. */
 #include "tensor/cpu/loops.h"
 #include "tensor/cpu/ops.h"
-#include "tensor/staged.h"
+#include "tensor/kernels/staged.h"
 #include "tensor/cpu/ops_norm.h"
 #include "tensor/extend.h"
 

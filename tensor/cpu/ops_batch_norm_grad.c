@@ -8,7 +8,7 @@
  * caches. Where the addend's gradient is written anyway, the second pass reads it as g. */
 #include "tensor/cpu/loops.h"
 #include "tensor/cpu/ops.h"
-#include "tensor/staged.h"
+#include "tensor/kernels/staged.h"
 #include "tensor/cpu/ops_norm.h"
 #include "tensor/extend.h"
 

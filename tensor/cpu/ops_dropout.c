@@ -1,7 +1,7 @@
 /* Dropout. Elements are numbered row-major, four of them share a Philox counter. */
 #include "tensor/cpu/loops.h"
 #include "tensor/cpu/ops.h"
-#include "tensor/staged.h"
+#include "tensor/kernels/staged.h"
 #include "tensor/cpu/ops_walk.h"
 #include "tensor/storage.h"
 #include "tensor/extend.h"

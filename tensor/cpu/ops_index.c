@@ -2,7 +2,7 @@
 #include "tensor/cpu/loops.h"
 #include "tensor/cpu/ops.h"
 #include "tensor/kernels/element.h"
-#include "tensor/staged.h"
+#include "tensor/kernels/staged.h"
 #include "tensor/cpu/ops_walk.h"
 #include "tensor/storage.h"
 

@@ -3,7 +3,7 @@
  * of the input gathers from the windows that it lies in, so nothing is written twice. */
 #include "tensor/cpu/loops.h"
 #include "tensor/cpu/ops.h"
-#include "tensor/staged.h"
+#include "tensor/kernels/staged.h"
 #include "tensor/cpu/ops_norm.h"
 #include "tensor/extend.h"
 

@@ -6,7 +6,7 @@
 #include "tensor/cpu/gemm.h"
 #include "tensor/cpu/gemm_kernels.h"
 #include "tensor/cpu/ops.h"
-#include "tensor/staged.h"
+#include "tensor/kernels/staged.h"
 #include "tensor/cpu/ops_walk.h"
 #include "tensor/storage.h"
 #include "tensor/extend.h"

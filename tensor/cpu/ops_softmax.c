@@ -1,7 +1,7 @@
 /* Softmax along a dimension, and cross-entropy over rows of logits. */
 #include "tensor/cpu/loops.h"
 #include "tensor/cpu/ops.h"
-#include "tensor/staged.h"
+#include "tensor/kernels/staged.h"
 #include "tensor/cpu/ops_walk.h"
 #include "tensor/kernels/element.h"
 #include "tensor/storage.h"

@@ -1,7 +1,7 @@
 /* The compute stream's work as a CUDA graph, with the 16-bit copies that it reads (halves.c). */
 #include "tensor/cuda/cuda.h"
 #include "tensor/cuda/launch_index.h"
-#include "tensor/staged.h"
+#include "tensor/kernels/staged.h"
 #include "tensor/extend.h"
 
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #include "tensor/cuda/cuda.h"
 #include "tensor/cuda/kernels.h"
 #include "tensor/cuda/launch_index.h"
-#include "tensor/staged.h"
+#include "tensor/kernels/staged.h"
 #include "tensor/extend.h"
 
 void td_cuda_argmax(td_tensor *index, const td_tensor *x, int dim)

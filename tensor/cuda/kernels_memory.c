@@ -2,7 +2,7 @@
 #include "tensor/cuda/cuda.h"
 #include "tensor/cuda/kernels.h"
 #include "tensor/cuda/launch_memory.h"
-#include "tensor/staged.h"
+#include "tensor/kernels/staged.h"
 #include "tensor/extend.h"
 
 void td_cuda_fill(td_tensor *y, double value)

@@ -4,7 +4,7 @@
 #include "tensor/cuda/kernels.h"
 #include "tensor/cuda/kernels_norm.h"
 #include "tensor/cuda/kernels_pool.h"
-#include "tensor/staged.h"
+#include "tensor/kernels/staged.h"
 #include "tensor/extend.h"
 
 td_cuda_channel td_cuda_channel_of(const td_tensor *t)

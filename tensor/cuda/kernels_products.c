@@ -2,7 +2,7 @@
 #include "tensor/cuda/cuda.h"
 #include "tensor/cuda/kernels.h"
 #include "tensor/cuda/products.h"
-#include "tensor/staged.h"
+#include "tensor/kernels/staged.h"
 #include "tensor/storage.h"
 #include "tensor/extend.h"
 

@@ -5,7 +5,7 @@
 #include "tensor/cuda/kernels.h"
 #include "tensor/cuda/launch_memory.h"
 #include "tensor/cuda/launch_reduce.h"
-#include "tensor/staged.h"
+#include "tensor/kernels/staged.h"
 #include "tensor/extend.h"
 
 #include <math.h>

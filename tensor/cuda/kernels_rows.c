@@ -3,7 +3,7 @@
 #include "tensor/cuda/kernels.h"
 #include "tensor/cuda/kernels_norm.h"
 #include "tensor/cuda/launch_rows.h"
-#include "tensor/staged.h"
+#include "tensor/kernels/staged.h"
 #include "tensor/extend.h"
 
 static const td_cuda_groups no_groups = { 0, 0, 0 };

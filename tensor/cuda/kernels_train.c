@@ -3,7 +3,7 @@
 #include "tensor/cuda/kernels.h"
 #include "tensor/cuda/launch_train.h"
 #include "tensor/hooks.h"
-#include "tensor/staged.h"
+#include "tensor/kernels/staged.h"
 #include "tensor/extend.h"
 
 #include <math.h>

@@ -3,7 +3,7 @@
 
 #include "tensor/extend.h"
 #include "tensor/hooks.h"
-#include "tensor/number.h"
+#include "tensor/system/number.h"
 #include "tensor/storage.h"
 #include "tensor/observe/watch.h"
 

@@ -3,7 +3,7 @@
 #include "tensor/clock.h"
 
 #include "tensor/hooks.h"
-#include "tensor/number.h"
+#include "tensor/system/number.h"
 #include "tensor/observe/watch.h"
 #include "tensor/text.h"
 

@@ -1,7 +1,7 @@
 /* Keeps plans of library calls on disk. */
 #include "tensor/tune/store.h"
 
-#include "tensor/files.h"
+#include "tensor/system/files.h"
 #include "tensor/system/folders.h"
 #include "tensor/system/temporary.h"
 #include "tensor/text.h"

@@ -8,7 +8,7 @@
 #include "nn/onnx/onnx.h"
 #include "tandem.h"
 #include "tensor/extend.h"
-#include "tensor/number.h"
+#include "tensor/system/number.h"
 #include "tensor/observe/memory_plan.h"
 #include "tests/help/temp_folder.h"
 

@@ -1,5 +1,5 @@
 /* Files that a user names: what is read whole, and what is refused. */
-#include "tensor/files.h"
+#include "tensor/system/files.h"
 #include "tests/help/temp_folder.h"
 
 #include <errno.h>

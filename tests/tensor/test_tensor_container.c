@@ -1,6 +1,6 @@
 /* What control groups leave of memory and CPUs: version 1 and 2, nested groups, paths of another
  * namespace. */
-#include "tensor/container.h"
+#include "tensor/system/container.h"
 #include "tests/help/temp_folder.h"
 
 #include <limits.h>

@@ -4,7 +4,7 @@
 
 #include "dist/comm/launch/children.h"
 #include "tandem.h"
-#include "tensor/number.h"
+#include "tensor/system/number.h"
 #include "tensor/text.h"
 
 #include <argp.h>

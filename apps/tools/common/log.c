@@ -2,7 +2,7 @@
 #include "apps/tools/common/log.h"
 
 #include "tensor/extra/protobuf.h"
-#include "tensor/number.h"
+#include "tensor/system/number.h"
 #include "tensor/system/folders.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* Adds to a checkpoint's metadata what predict must know of a model. */
 #include "apps/tools/common/notes.h"
-#include "tensor/number.h"
+#include "tensor/system/number.h"
 
 #include <inttypes.h>
 #include <stdarg.h>

@@ -4,7 +4,7 @@
 #include "apps/tools/common/log.h"
 #include "nn/extra/inspect.h"
 #include "tensor/extend.h"
-#include "tensor/number.h"
+#include "tensor/system/number.h"
 #include "tensor/observe/memory_plan.h"
 #include "tensor/observe/profile.h"
 #include "tensor/storage.h"

@@ -7,7 +7,7 @@
 #include "tensor/extend.h"
 #include "tensor/tune/tune.h"
 #include "tensor/kernels/kernels.h"
-#include "tensor/number.h"
+#include "tensor/system/number.h"
 #include "nn/module.h"
 
 #include <ctype.h>

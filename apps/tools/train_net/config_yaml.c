@@ -2,7 +2,7 @@
  * cost is bounded by CONFIG_MOST_BYTES: the tree has no more nodes than bytes, and no key may come
  * twice. */
 #include "apps/tools/train_net/settings.h"
-#include "tensor/files.h"
+#include "tensor/system/files.h"
 
 #include <stdlib.h>
 #include <string.h>

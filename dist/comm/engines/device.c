@@ -9,7 +9,7 @@
 #include "tensor/extend.h"
 
 #include "tensor/hooks.h"
-#include "tensor/number.h"
+#include "tensor/system/number.h"
 #include "tensor/storage.h"
 
 #include <math.h>

@@ -3,7 +3,7 @@
 
 #include "dist/comm/launch/launcher.h"
 #include "tensor/clock.h"
-#include "tensor/number.h"
+#include "tensor/system/number.h"
 
 #include <limits.h>
 #include <stdarg.h>

@@ -4,7 +4,7 @@
 #include "dist/comm/launch/launcher.h"
 #include "dist/comm/process.h"
 #include "tensor/system/thread.h"
-#include "tensor/number.h"
+#include "tensor/system/number.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -6,7 +6,7 @@
 #include "dist/comm/store/net.h"
 #include "dist/comm/token.h"
 #include "tensor/extend.h"
-#include "tensor/number.h"
+#include "tensor/system/number.h"
 #include "tensor/system/folders.h"
 
 #include <errno.h>

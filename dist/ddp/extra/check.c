@@ -7,7 +7,7 @@
 #include "dist/comm/mesh.h"
 #include "nn/internal.h"
 #include "tensor/extend.h"
-#include "tensor/number.h"
+#include "tensor/system/number.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -13,7 +13,7 @@
 #include "dist/ddp/extra/parts.h"
 #include "dist/trace.h"
 #include "tensor/hooks.h"
-#include "tensor/number.h"
+#include "tensor/system/number.h"
 
 #include <fcntl.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 
 #include "dist/comm/process.h"
 #include "tensor/clock.h"
-#include "tensor/container.h"
+#include "tensor/system/container.h"
 #include "tensor/storage.h"
 
 #include <errno.h>

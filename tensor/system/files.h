@@ -1,6 +1,6 @@
 /* Opening and reading files that a user names. */
-#ifndef TD_TENSOR_FILES_H
-#define TD_TENSOR_FILES_H
+#ifndef TD_TENSOR_SYSTEM_FILES_H
+#define TD_TENSOR_SYSTEM_FILES_H
 
 #include "tensor/error.h"
 

@@ -1,8 +1,8 @@
 /* Numbers as files, options and messages have them: with a point before the decimals, also in a
  * program whose locale writes a comma. The rest of the library calls these functions, and never
  * strtod, sscanf or printf, for numbers that are not whole. */
-#ifndef TD_TENSOR_NUMBER_H
-#define TD_TENSOR_NUMBER_H
+#ifndef TD_TENSOR_SYSTEM_NUMBER_H
+#define TD_TENSOR_SYSTEM_NUMBER_H
 
 #include <stdarg.h>
 #include <stddef.h>

@@ -9,8 +9,8 @@
  *     td_stage_end(&sy, &sx);
  *
  * A NULL tensor is fine in all functions but td_stage_copy and td_stage_in_like, and gives NULL. */
-#ifndef TD_TENSOR_STAGED_H
-#define TD_TENSOR_STAGED_H
+#ifndef TD_TENSOR_KERNELS_STAGED_H
+#define TD_TENSOR_KERNELS_STAGED_H
 
 #include "tensor/tensor.h"
 

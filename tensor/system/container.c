@@ -1,5 +1,5 @@
 /* Reads the limits of this process's control groups. */
-#include "tensor/container.h"
+#include "tensor/system/container.h"
 
 #include <limits.h>
 #include <math.h>

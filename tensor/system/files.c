@@ -1,5 +1,5 @@
 /* Opens and reads files that a user names. */
-#include "tensor/files.h"
+#include "tensor/system/files.h"
 
 #include "tensor/extend.h"
 

@@ -1,5 +1,5 @@
 /* Numbers, read and written in C's locale whatever the program's is. */
-#include "tensor/number.h"
+#include "tensor/system/number.h"
 
 #include <locale.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #include "tensor/part.h"
 
 #include "tensor/extend.h"
-#include "tensor/number.h"
+#include "tensor/system/number.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

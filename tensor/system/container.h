@@ -1,6 +1,6 @@
 /* What the control groups of this process (a container's, a batch system's) let it use. */
-#ifndef TD_TENSOR_CONTAINER_H
-#define TD_TENSOR_CONTAINER_H
+#ifndef TD_TENSOR_SYSTEM_CONTAINER_H
+#define TD_TENSOR_SYSTEM_CONTAINER_H
 
 #include <stddef.h>
 

@@ -1,5 +1,5 @@
 /* Brings a kernel's operands into the layout and dtype that it takes. */
-#include "tensor/staged.h"
+#include "tensor/kernels/staged.h"
 
 #include "tensor/kernels/kernels.h"
 #include "tensor/storage.h"
