@@ -26,7 +26,7 @@ td_status td_broadcast_buffers(td_module *net)
     return list.count < 0 ? TD_E_NOMEM : status;
 }
 
-/* What td_evaluate measures if nobody says it. Tokens' logits are a classifier's, row by row. */
+/* What td_evaluate measures without .measure. Tokens' logits are a classifier's, row by row. */
 static td_tensor *classify(td_module *net, const td_batch *batch, td_tensor **sums, td_site at)
 {
     td_tensor *logits = td_forward_at(net, batch->x, at), *labels = batch->y;

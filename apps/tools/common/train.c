@@ -159,7 +159,7 @@ static td_status learn(void *user, td_tensor *const *inputs, td_tensor **results
     }
     results[LOSS] = train_measure(r->net, &batch, sums, r);
     for (int i = 0; i < TRAIN_SUMS; i++) {
-        results[SUMS + i] = sums[i] != NULL ? sums[i] : results[LOSS]; /* which nobody shows */
+        results[SUMS + i] = sums[i] != NULL ? sums[i] : results[LOSS]; /* which is not shown */
     }
     bool eager = r->runner.captured == NULL;
     td_status status = eager ? check_step(r, td_item(results[LOSS])) : TD_OK;
