@@ -11,9 +11,11 @@
 
 /* ---- inputs ---- */
 
+/* Of a module with both forwards, the one whose shapes are given. */
 static int count_of(const td_onnx_options *o)
 {
-    return o->model->type->forward2 != NULL ? 2 : 1;
+    const td_module_type *type = o->model->type;
+    return type->forward2 != NULL && (type->forward == NULL || o->shape2.ndim > 0) ? 2 : 1;
 }
 
 /* The examples, or numbers between -1 and 1 that are all different. */

@@ -19,7 +19,7 @@ typedef struct td_onnx_options {
                                  an embedding */
     bool dynamic_batch;       /* the inputs' first dimension is "N", any size; otherwise shape's */
     td_shape shape2; /* of a module of two inputs: the second's, with the same batch size if
-                        that is dynamic */
+                        that is dynamic. A GPT is written as its logits; with shape2, as its loss */
     const td_tensor *example2; /* a second input, or NULL: floats of the model's dtype */
 } td_onnx_options;
 

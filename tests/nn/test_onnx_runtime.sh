@@ -29,6 +29,12 @@ for model in $models; do
     sed "s/^/# $model: /" "$work/out" | tail -n 1
     rm -f "$work/models"/*
 done
+for model in gpt-nano 'gpt-nano layers=2 kv_heads=2 rope rms_norm swiglu untied no_bias'; do
+    works "$model is exported" "$worker" onnx "$work/models" 50 "$model"
+    works "$model: the same logits" "$python" tests/nn/onnx_run.py "$work/models" 1e-5
+    sed "s/^/# $model: /" "$work/out" | tail -n 1
+    rm -f "$work/models"/*
+done
 works 'layers are exported' "$worker" onnx "$work/layers" layers
 agree 'layers: the same results' layers 24
 works 'cases are exported' "$worker" onnx "$work/cases" cases

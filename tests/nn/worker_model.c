@@ -15,6 +15,7 @@
 #include "nn/module.h"
 #include "nn/onnx/onnx.h"
 #include "tandem.h"
+#include "tensor/extend.h"
 #include "tests/autograd/ops_cases.h"
 
 #include <stdlib.h>
@@ -93,7 +94,19 @@ static void disturb(td_module *net)
     td_state_list_free(&list);
 }
 
-/* net is freed. */
+static td_tensor *some_tokens(td_shape shape, int64_t vocabulary)
+{
+    td_tensor *x = td_arange(td_shape_numel(shape), TD_I64, TD_CPU);
+    int64_t *values = td_data_rw(x);
+    for (int64_t i = 0; i < td_numel(x); i++) {
+        values[i] = i * 7 % vocabulary;
+    }
+    td_tensor *shaped = td_from(values, shape, TD_I64, TD_CPU);
+    td_free(x);
+    return shaped;
+}
+
+/* net is freed. Models of tokens have shape [N,T]. */
 static void export_dynamic(td_module *net, const char *folder, const char *name, td_shape shape)
 {
     td_shape larger = shape;
@@ -102,7 +115,8 @@ static void export_dynamic(td_module *net, const char *folder, const char *name,
         td_die();
     }
     disturb(net);
-    td_tensor *x = uniform(larger);
+    bool tokens = strncmp(name, "gpt", 3) == 0;
+    td_tensor *x = tokens ? some_tokens(larger, 10) : uniform(larger);
     export(net, folder, name, (td_onnx_options){ .shape = shape, .dynamic_batch = true }, x, NULL);
     td_free(x);
     td_module_free(net);
@@ -247,7 +261,9 @@ static int export_all(int argc, char **argv)
         int64_t side = atoi(argv[3]);
         for (int i = 4; i < argc; i++) {
             td_module *net = td_model(argv[i], .classes = 10, .image_size = side);
-            export_dynamic(net, folder, argv[i], TD_SHAPE(2, 3, side, side));
+            bool tokens = strncmp(argv[i], "gpt", 3) == 0;
+            export_dynamic(net, folder, argv[i],
+                           tokens ? TD_SHAPE(2, side) : TD_SHAPE(2, 3, side, side));
         }
     }
     return 0;
