@@ -21,8 +21,9 @@ typedef struct td_module_type {
     /* Computes the result for x with operations and the children's forward. Call them as td_..._at
      * with `at` (td_add_at(x, y, at)), so that messages name the user's line. */
     td_tensor *(*forward)(td_module *self, td_tensor *x, td_site at);
-    /* Instead of forward, or beside it, for a module of two inputs: td_forward2 runs it. td_recompute
-     * does not take such a module; use it on a module around this one, or on those inside. */
+    /* Instead of forward, or beside it, for a module of two inputs: td_forward2 runs it.
+     * td_recompute does not take such a module; use it on a module around this one, or on those
+     * inside. */
     td_tensor *(*forward2)(td_module *self, td_tensor *a, td_tensor *b, td_site at);
     void (*free)(
         td_module *self); /* frees what the state owns, but no children or tensors; NULL: none */
