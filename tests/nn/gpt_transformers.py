@@ -34,7 +34,7 @@ def make(kind, folder):
     with open(__file__, "rb") as f:
         text = torch.tensor(list(f.read()))
     optim = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    for step in range(200):
+    for step in range(100):
         begins = torch.randint(len(text) - CONTEXT, (8,))
         batch = torch.stack([text[b:b + CONTEXT] for b in begins])
         loss = model(input_ids=batch, labels=batch).loss
@@ -61,7 +61,7 @@ def compare(folder, out):
 
 
 def main():
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)
     if sys.argv[1] == "make":
         make(*sys.argv[2:])
     elif sys.argv[1] == "compare":

@@ -2,7 +2,7 @@
  * all layers, f32. */
 #include "nn/models/files/gpt_source.h"
 #include "tensor/extend.h"
-#include "tensor/files.h"
+#include "tensor/system/files.h"
 
 #include <stdlib.h>
 #include <string.h>

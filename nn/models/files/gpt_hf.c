@@ -3,7 +3,7 @@
 #include "nn/io/safetensors.h"
 #include "nn/models/files/gpt_source.h"
 #include "tensor/extend.h"
-#include "tensor/files.h"
+#include "tensor/system/files.h"
 #include "tensor/part.h"
 #include "tensor/system/folders.h"
 #include "tensor/system/temporary.h"
