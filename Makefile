@@ -252,13 +252,13 @@ $(B)/libtandem.so.$(ABI): $(LIB) scripts/exports.map
 
 # The gloo and mpi backends: apart from the rest, loaded when they are asked for; only where their
 # libraries are.
-BACKEND_LIBS := $(if $(filter dist,$(ROOMS)),$(if $(TD_HAVE_GLOO),$(B)/libtandem-gloo.so) \
-                  $(if $(TD_HAVE_MPI),$(B)/libtandem-mpi.so))
 P2P      := dist/comm/engines/p2p
-GLOO_SRC := $(P2P)/gloo/shim.cc $(P2P)/gloo/backoff.cc
+GLOO_SRC := $(sort $(wildcard $(P2P)/gloo/*.cc))
+MPI_SRC  := $(sort $(wildcard $(P2P)/mpi/*.c))
+BACKEND_LIBS := $(if $(filter dist,$(ROOMS)),$(if $(TD_HAVE_GLOO),$(if $(GLOO_SRC),$(B)/libtandem-gloo.so)) \
+                  $(if $(TD_HAVE_MPI),$(if $(MPI_SRC),$(B)/libtandem-mpi.so)))
 $(B)/libtandem-gloo.so: $(GLOO_SRC) $(P2P)/api.h $(P2P)/gloo/backoff.h $(FLAGS)
 	$(call say,CXX,$@)$(TD_CXX) $(TD_GLOO_CXXFLAGS) -Wall -Wextra -I. -o $@ $(GLOO_SRC) $(TD_GLOO_LIBS)
-MPI_SRC := $(P2P)/mpi/group.c $(P2P)/mpi/shim.c
 $(B)/libtandem-mpi.so: $(MPI_SRC) $(P2P)/mpi/internal.h $(P2P)/api.h $(FLAGS)
 	$(call say,MPICC,$@)$(TD_MPICC) $(TD_MPI_CFLAGS) $(WARN) -I. -o $@ $(MPI_SRC) -pthread
 

@@ -81,6 +81,15 @@ void td_tell_span(const char *name, double begin, double end)
     }
 }
 
+void td_tell_part(const char *name, double begin, double end, int64_t sent)
+{
+    for (td_step_observer *o = atomic_load(&observers); o != NULL; o = o->next) {
+        if (o->part != NULL) {
+            o->part(name, begin, end, sent, o->user);
+        }
+    }
+}
+
 /* ---- the recorder ---- */
 
 td_recorder *td_recorder_now(void)

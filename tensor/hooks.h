@@ -22,6 +22,9 @@ typedef struct td_step_observer {
     void (*given)(const void *arena, size_t offset, void *user);
     /* A named span of time outside of kernels, such as waiting for data, has ended. */
     void (*span)(const char *name, double begin, double end, void *user);
+    /* A part of a step with its kernels, such as forward, or a transfer of `sent` bytes (0: no
+     * transfer) has ended. */
+    void (*part)(const char *name, double begin, double end, int64_t sent, void *user);
     void *user;
     struct td_step_observer *next; /* the list's */
 } td_step_observer;
@@ -34,6 +37,8 @@ bool td_steps_observed(void);
 
 /* Tells the observers of a span of time outside of kernels. */
 void td_tell_span(const char *name, double begin, double end);
+/* Tells the observers of a part of a step, or of a transfer. */
+void td_tell_part(const char *name, double begin, double end, int64_t sent);
 
 /* For step.c and arena.c: tell the observers. */
 void td_tell_ended(double begin, double end);

@@ -120,6 +120,8 @@ typedef struct td_engine_type {
 } td_engine_type;
 
 extern const td_engine_type td_shm_engine;
+/* "gloo" or "mpi" if its shim can be loaded, otherwise NULL with td_last_error(). */
+const td_engine_type *td_p2p_engine_find(const char *name);
 
 /* "shm", "gloo", "mpi". A new engine is a folder in engines/, a declaration above, a branch in
  * registry.c, and its name in the message that tests/comm/test_dist_group.c expects. NULL with

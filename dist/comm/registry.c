@@ -1,8 +1,6 @@
 /* Which engines there are. */
 #include "dist/comm/engine.h"
 
-#include "dist/comm/engines/p2p/p2p.h"
-
 #include <string.h>
 
 const td_engine_type *td_engine_find(const char *name)

@@ -9,8 +9,8 @@
 
 #include "autograd/tape.h"
 #include "tensor/clock.h"
+#include "tensor/hooks.h"
 #include "dist/comm/collectives.h"
-#include "dist/trace.h"
 #include "tensor/extend.h"
 #include "tensor/storage.h"
 
@@ -96,9 +96,9 @@ void td_shard_finish_gather(td_shard_unit *u)
     u->sharding->gather += now - from;
     char name[64];
     snprintf(name, sizeof name, "values of %.40s", s->units.list[u->number].name);
-    td_trace_communication(name, begun > 0.0 ? begun : from, done && ended > 0.0 ? ended : now,
-                           u->unpacks ? u->sharding->ranks * td_shard_wire_bytes(u)
-                                      : td_unit_bytes(&s->units.list[u->number]));
+    td_tell_part(name, begun > 0.0 ? begun : from, done && ended > 0.0 ? ended : now,
+                 u->unpacks ? u->sharding->ranks * td_shard_wire_bytes(u)
+                            : td_unit_bytes(&s->units.list[u->number]));
     td_ddp_note(s, status);
     if (status != TD_OK && u->value_slot != NULL) {
         td_fill_(u->value_slot->memory, 0.0);

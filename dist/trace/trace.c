@@ -8,9 +8,10 @@
 
 #include "dist/comm/collectives.h"
 #include "tensor/clock.h"
-#include "tensor/system/number.h"
+#include "tensor/hooks.h"
 #include "tensor/observe/watch.h"
 #include "tensor/system/folders.h"
+#include "tensor/system/number.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -174,6 +175,18 @@ static void trace_call(const td_watched_call *call, void *user)
 
 static td_watcher watcher = { .called = trace_call };
 
+static void trace_part(const char *name, double begin, double end, int64_t sent, void *user)
+{
+    (void)user;
+    if (sent > 0) {
+        td_trace_communication(name, begin, end, sent);
+    } else {
+        td_trace_span(name, begin, end);
+    }
+}
+
+static td_step_observer observer = { .part = trace_part };
+
 /* ---- files ---- */
 
 /* "a/trace.json" and 3: "a/trace.rank3.json". NULL when memory is short. */
@@ -257,6 +270,7 @@ td_status td_trace_open(const char *path)
     write_name("process_name", 0, name);
     atomic_store(&on, true);
     td_watch(&watcher);
+    td_observe_steps(&observer);
     return TD_OK;
 }
 
@@ -309,6 +323,7 @@ td_status td_trace_close(void)
     if (!td_trace_on()) {
         return TD_OK;
     }
+    td_ignore_steps(&observer);
     td_unwatch(&watcher);
     atomic_store(&on, false);
     pthread_mutex_lock(&trace.lock);

@@ -380,4 +380,6 @@ static td_module *gpt_make(int i, const td_model_options *options)
     return td_gpt_at(o, TD_HERE);
 }
 
-const td_model_family td_gpt_family = { TD_GPT_PRESETS, td_gpt_preset, gpt_make };
+const td_model_family td_gpt_family = { .count = TD_GPT_PRESETS,
+                                        .name = td_gpt_preset,
+                                        .make = gpt_make };

@@ -13,6 +13,7 @@ typedef struct td_model_family {
     const char *(*name)(int i);
     td_module *(*make)(int i,
                        const td_model_options *options); /* options are checked, classes set */
+    bool stems; /* has each td_stem, not ImageNet's alone */
 } td_model_family;
 
 extern const td_model_family td_resnet_family, td_densenet_family, td_efficientnet_family,

@@ -4,10 +4,9 @@
 
 #include <string.h>
 
-static const td_model_family *const families[] = {
-    &td_resnet_family,       &td_densenet_family, &td_botnet_family,
-    &td_efficientnet_family, &td_regnet_family,   &td_gpt_family,
-};
+/* zoo/ can be deleted, and then stands for nothing here. */
+#define ZOO &td_densenet_family, &td_botnet_family, &td_efficientnet_family, &td_regnet_family,
+static const td_model_family *const families[] = { &td_resnet_family, ZOO &td_gpt_family };
 enum { FAMILIES = sizeof families / sizeof *families };
 
 /* Names that others know a model by. */
@@ -89,8 +88,7 @@ td_module *td_model_at(td_model_options o, td_site at)
             if (!is_called(families[f], i, name)) {
                 continue;
             }
-            bool frame = families[f] == &td_resnet_family || families[f] == &td_botnet_family;
-            if (check_options(name, &o, !frame) != TD_OK) {
+            if (check_options(name, &o, !families[f]->stems) != TD_OK) {
                 return NULL;
             }
             if (families[f] == &td_gpt_family) { /* it sets its record itself */

@@ -210,4 +210,5 @@ static td_module *resnet_make(int i, const td_model_options *options)
     return td_resnet_build(&plans[i], options);
 }
 
-const td_model_family td_resnet_family = { sizeof plans / sizeof *plans, resnet_name, resnet_make };
+const td_model_family td_resnet_family = { sizeof plans / sizeof *plans, resnet_name, resnet_make,
+                                           .stems = true };

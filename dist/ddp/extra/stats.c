@@ -11,7 +11,6 @@
 #include "tensor/clock.h"
 #include "dist/comm/collectives.h"
 #include "dist/ddp/extra/parts.h"
-#include "dist/trace.h"
 #include "tensor/hooks.h"
 #include "tensor/system/number.h"
 
@@ -96,7 +95,6 @@ static void begin_model(stats *x, const td_ddp_state *s)
     m->engine = td_groups_cpu_seconds(s->groups, TD_DDP_GROUPS);
     m->forward_begin = td_clock();
     m->launches = m->packed = m->packed_late = 0.0;
-    td_trace_begin("forward");
 }
 
 /* In backward: the thread's CPU time, because time without a core counts as lost already. After
@@ -143,7 +141,7 @@ static void end_wait_for(stats *x, const td_ddp_unit *u)
         ended = td_clock();
     }
     x->m.communication += ended - begun;
-    td_trace_communication(u->name, begun, ended, td_unit_bytes(u));
+    td_tell_part(u->name, begun, ended, td_unit_bytes(u));
 }
 
 static void end_step(stats *x, const td_ddp_state *s)
@@ -168,7 +166,7 @@ static void end_step(stats *x, const td_ddp_state *s)
     double share = f->communication > 0.0 ? f->exposed / f->communication : 0.0;
     f->overlap = share < 1.0 ? 1.0 - share : 0.0;
     if (m->forward_end > 0.0) {
-        td_trace_span("backward", m->forward_end, m->wait_begin);
+        td_tell_part("backward", m->forward_end, m->wait_begin, 0);
     }
     td_tell_span("wait for buckets", m->wait_begin, end);
 }
@@ -184,8 +182,8 @@ static td_status stats_on(td_ddp_part *part, td_ddp_state *s, td_ddp_event event
         begin_model(x, s);
         break;
     case TD_DDP_MODEL_DONE:
-        td_trace_end();
         x->m.forward_end = td_clock();
+        td_tell_part("forward", x->m.forward_begin, x->m.forward_end, 0);
         break;
     case TD_DDP_LAUNCH:
         x->now.launch = mark(s);

@@ -224,4 +224,6 @@ static td_module *botnet_make(int i, const td_model_options *options)
     return td_resnet_build(&plan, options);
 }
 
-const td_model_family td_botnet_family = { 1, botnet_name, botnet_make };
+const td_model_family td_botnet_family = {
+    .count = 1, .name = botnet_name, .make = botnet_make, .stems = true
+};

@@ -150,5 +150,6 @@ static const char *densenet_name(int i)
     return plans[i].name;
 }
 
-const td_model_family td_densenet_family = { sizeof plans / sizeof *plans, densenet_name,
-                                             densenet_make };
+const td_model_family td_densenet_family = { .count = sizeof plans / sizeof *plans,
+                                             .name = densenet_name,
+                                             .make = densenet_make };

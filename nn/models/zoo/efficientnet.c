@@ -146,4 +146,6 @@ static const char *efficientnet_name(int i)
     return "efficientnet_b0";
 }
 
-const td_model_family td_efficientnet_family = { 1, efficientnet_name, efficientnet_make };
+const td_model_family td_efficientnet_family = { .count = 1,
+                                                 .name = efficientnet_name,
+                                                 .make = efficientnet_make };

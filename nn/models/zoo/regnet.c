@@ -147,4 +147,6 @@ static const char *regnet_name(int i)
     return plans[i].name;
 }
 
-const td_model_family td_regnet_family = { sizeof plans / sizeof *plans, regnet_name, regnet_make };
+const td_model_family td_regnet_family = { .count = sizeof plans / sizeof *plans,
+                                           .name = regnet_name,
+                                           .make = regnet_make };

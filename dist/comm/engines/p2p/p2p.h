@@ -73,9 +73,6 @@ typedef struct td_p2p_engine {
 /* The shim of "gloo" or "mpi", loaded; NULL with td_last_error(): what to install. */
 const td_p2p_api *td_p2p_load(const char *name);
 
-/* The engine of that name if its shim can be loaded, otherwise NULL with td_last_error(). */
-const td_engine_type *td_p2p_engine_find(const char *name);
-
 /* The slot for a use of a turn (for a message: of its number). The slot also depends on what the
  * collective is. So data of ranks that do different things never meets, and what arrives fits. */
 uint64_t td_p2p_slot(td_p2p_use use, uint64_t turn, const td_collective *c);
