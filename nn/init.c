@@ -58,21 +58,6 @@ td_tensor *td_draw_later(const td_draw *draw, td_shape shape, td_dtype dtype, td
     return t;
 }
 
-void td_draw_now(const td_draw *draw, td_tensor *t)
-{
-    td_generator g = draw->generator;
-    if (draw->kind == TD_DRAW_UNIFORM) {
-        td_uniform_(t, draw->low, draw->high, &g);
-    } else if (draw->kind == TD_DRAW_NORMAL) {
-        td_normal_(t, draw->low, draw->high, &g);
-    } else {
-        td_fill_(t, 0.0);
-    }
-    if (draw->has_zero_row) {
-        td_init_zero_row_(t, draw->zero_row);
-    }
-}
-
 td_tensor *td_init_new(td_shape shape, td_layout layout)
 {
     if (defers && shape.ndim > 1) {

@@ -56,7 +56,6 @@ td_draw *td_draw_of(const td_tensor *t); /* NULL: t is not deferred */
 /* A deferred tensor, whose values `draw` will draw. */
 td_tensor *td_draw_later(const td_draw *draw, td_shape shape, td_dtype dtype, td_layout layout,
                          td_device device);
-void td_draw_now(const td_draw *draw, td_tensor *t);
 
 /* forward(self, x), which runs these parts (modules below self) and no others with parameters, kept
  * for backward as its input alone (td_recompute). Where no gradients are wanted, it simply runs. */

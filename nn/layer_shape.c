@@ -1,6 +1,5 @@
 /* Layers without parameters or draws: activations, pooling, Flatten. */
 #include "nn/layer.h"
-#include "tensor/system/number.h"
 
 /* A layer without options: td_nn_NAME(), which computes `result` from x. */
 #define LAYER(name, type_name, result)                                                             \
@@ -80,18 +79,4 @@ td_module *td_nn_max_pool2d_at(td_nn_pool2d_options options, td_site at)
 td_module *td_nn_avg_pool2d_at(td_nn_pool2d_options options, td_site at)
 {
     return make_pool(&avg_pool2d_type, &options, at);
-}
-
-/* ---- Scale ---- */
-
-static void scale_describe(const td_module *self, char *text, size_t size)
-{
-    td_snprintf(text, size, "%g", *(const double *)self->state);
-}
-
-TD_LAYER_BY(scale, double, "Scale", td_mul_scalar_at(x, *s, at), .describe = scale_describe);
-
-td_module *td_nn_scale(double factor)
-{
-    return td_module_finish(td_layer_new(&scale_type, &factor, sizeof factor));
 }

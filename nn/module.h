@@ -119,10 +119,6 @@ void td_state_list_free(td_state_list *list);
  * td_parameters are not copied. NULL with td_last_error(): no memory, or a type without `copy`. */
 td_module *td_module_clone(const td_module *m);
 
-/* ---- a layer of models ---- */
-
-td_module *td_nn_scale(double factor); /* x * factor */
-
 /* ---- models by name ---- */
 
 const char *td_model_name(int i); /* the names, i from 0; NULL past the last */

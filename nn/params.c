@@ -109,22 +109,28 @@ static bool make_memory(td_params *p, const td_module *m, td_tensor **values)
     return true;
 }
 
+/* The leaf's gradient is in its part of the flat memory from now on. */
+static void bind_grad(td_tensor *leaf, td_tensor *part)
+{
+    const td_tensor *grad = td_grad(leaf);
+    if (grad != NULL) {
+        td_copy_(part, grad);
+    }
+    td_set_grad_storage(leaf, part);
+    if (grad != NULL) {
+        td_mark_grad(leaf);
+    }
+}
+
 /* Moves the leaves' values and gradients into the flat memory. */
 static void move_in(td_params *p, td_tensor **values)
 {
     for (int i = 0; i < p->count; i++) {
         td_tensor *leaf = p->items[i].tensor;
-        const td_tensor *grad = td_grad(leaf);
         td_copy_(values[i], leaf);
-        if (grad != NULL) {
-            td_copy_(p->grads[i], grad);
-        }
         td_exchange_memory(leaf, values[i]);
         if (td_is_leaf(leaf)) {
-            td_set_grad_storage(leaf, p->grads[i]);
-        }
-        if (grad != NULL) {
-            td_mark_grad(leaf);
+            bind_grad(leaf, p->grads[i]);
         }
     }
 }
@@ -250,7 +256,7 @@ void td_params_free(td_params *params, td_site at)
     }
     td_free(params->flat);
     td_free(params->flat_grad);
-    td_free(params->scaling);
+    td_free(params->training.scaling);
     free(params->items);
     free(params->order);
     free(params->left);
@@ -260,55 +266,53 @@ void td_params_free(td_params *params, td_site at)
     td_free_later(params);
 }
 
-/* ---- looking ---- */
+/* ---- parameters that are frozen, or take gradients again ---- */
 
-td_tensor *td_params_scaling(const td_params *params)
+void td_params_follow(td_params *params)
 {
-    return params->scaling;
+    for (int i = 0; i < params->left_count; i++) {
+        const char *when = params->trained_only ? "td_ddp" : "td_parameters";
+        TD_REQUIRE(!td_is_leaf(params->left[i]), TD_NOWHERE,
+                   "%s takes gradients, but was frozen at %s, so nobody trains it: "
+                   "td_requires_grad(t, true) before %s",
+                   td_label(params->left[i]), when, when);
+    }
+    for (int i = 0; i < params->count; i++) {
+        td_tensor *leaf = params->items[i].tensor;
+        if (td_is_leaf(leaf) && !td_has_grad_storage(leaf, params->grads[i])) {
+            bind_grad(leaf, params->grads[i]); /* it was frozen meanwhile */
+        }
+    }
 }
 
-void td_params_set_scaling(td_params *params, td_tensor *numbers)
+const char *td_params_frozen(const td_params *params)
 {
-    td_free(params->scaling);
-    params->scaling = numbers;
+    for (int i = 0; i < params->count; i++) {
+        if (!td_is_leaf(params->items[i].tensor)) {
+            return params->items[i].name;
+        }
+    }
+    return NULL;
+}
+
+/* ---- looking ---- */
+
+td_params_training *td_params_training_of(const td_params *params)
+{
+    return &((td_params *)(uintptr_t)params)->training;
 }
 
 void td_params_spend(td_params *params)
 {
-    params->spent = td_latest_backward();
-    params->waits = params->apart = false;
-}
-
-void td_params_set_apart(td_params *params, bool apart)
-{
-    params->apart = apart;
-}
-
-bool td_params_apart(const td_params *params)
-{
-    return params->apart;
-}
-
-void td_params_set_trainer(td_params *params, struct td_checkpoint_part *part)
-{
-    params->part = part;
-}
-
-struct td_checkpoint_part *td_params_trainer(const td_params *params)
-{
-    return params->part;
-}
-
-void td_params_wait(td_params *params)
-{
-    params->waits = true;
+    params->training.spent = td_latest_backward();
+    params->training.waits = params->training.apart = false;
 }
 
 td_tensor *td_params_waiting(const td_params *params, int i)
 {
     const td_tensor *leaf = params->items[i].tensor;
-    bool since = td_is_leaf(leaf) && td_last_backward_of(leaf) > params->spent;
-    return since || params->waits ? td_grad(leaf) : NULL;
+    bool since = td_is_leaf(leaf) && td_last_backward_of(leaf) > params->training.spent;
+    return since || params->training.waits ? td_grad(leaf) : NULL;
 }
 
 static const td_params *alive(const td_params *params)

@@ -24,23 +24,25 @@ const int *td_params_order(const td_params *params);
 /* How often the order in memory has changed. */
 int td_params_reorders(const td_params *params);
 
+/* Where the training of these parameters stands. Whoever it concerns changes it: DDP, a loss
+ * scaler, and whoever loads a checkpoint. */
+typedef struct td_params_training {
+    uint64_t spent; /* the latest backward whose gradients have made a step, or were given up */
+    bool waits;     /* gradients came from a file, to be added to */
+    bool apart;     /* gradients are this rank's alone: the ranks have not exchanged them yet */
+    /* What a captured step asks on the device, whether it is skipped: a loss scaler's numbers, f64
+     * [TD_SCALE_NUMBERS] (nn/optim/skips.h), in a header of our own; NULL: nothing. */
+    td_tensor *scaling;
+    /* What whoever trains adds to the checkpoints of a run (tensor/part.h); NULL: nothing. */
+    struct td_checkpoint_part *part;
+} td_params_training;
+td_params_training *td_params_training_of(const td_params *params);
 /* The gradients of the backwards so far have made a step of the optimizer, or never will: from now
  * on they are not accumulated any more. */
 void td_params_spend(td_params *params);
 /* Parameter i's gradient if it waits for more, in the middle of an accumulation; NULL: it has none,
  * or has made its step. */
 td_tensor *td_params_waiting(const td_params *params, int i);
-/* Whether these gradients are this rank's alone: the ranks have not exchanged them yet. */
-void td_params_set_apart(td_params *params, bool apart);
-bool td_params_apart(const td_params *params);
-/* In the middle of an accumulation again: the gradients that there are wait for more. */
-void td_params_wait(td_params *params);
-
-/* What whoever trains these parameters adds to the checkpoints of a training run (tensor/part.h);
- * NULL: nothing. */
-struct td_checkpoint_part;
-void td_params_set_trainer(td_params *params, struct td_checkpoint_part *part);
-struct td_checkpoint_part *td_params_trainer(const td_params *params);
 
 /* Whether parameters are deferred (td_defer_init): then no flat memory is there until
  * td_params_spread. */
@@ -60,17 +62,6 @@ void td_params_drop_state(td_params *params, td_tensor *state);
 /* All such state. Ranks that train the same model have it in the same order. */
 int td_params_state_count(const td_params *params);
 td_tensor *td_params_state(const td_params *params, int i);
-
-/* What decides on the device whether a captured step of these parameters is skipped: a loss
- * scaler's numbers, f64 [TD_SCALE_NUMBERS] (nn/optim/skips.h); NULL: nothing does. params owns the
- * header. */
-td_tensor *td_params_scaling(const td_params *params);
-void td_params_set_scaling(td_params *params, td_tensor *numbers);
-
-/* Moves the gradients, and the values unless `values` is NULL, into given memory: 1-d, persistent,
- * both of one length, which may be greater than before; the rest is zero and stays so. The memory
- * belongs to params from now on. TD_E_NOMEM: nothing has changed. */
-td_status td_params_set_memory(td_params *params, td_tensor *values, td_tensor *grads);
 
 /* ---- ranks that train the same parameters ----
  *

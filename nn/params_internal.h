@@ -26,14 +26,10 @@ struct td_params {
     td_tensor *flat, *flat_grad;
     td_params_extra *extra; /* optimizer state */
     int extra_count;
-    td_tensor *scaling; /* a loss scaler's numbers, a header of ours; NULL: there is none */
     td_params_peers peers;
-    uint64_t spent; /* the latest backward whose gradients have made a step, or were given up */
-    bool apart;     /* gradients are this rank's alone */
-    struct td_checkpoint_part *part; /* of whoever trains them; or NULL */
-    bool waits;                      /* gradients came from a file, to be added to */
-    bool deferred;                   /* there is no memory yet: td_params_spread makes it */
-    bool freed;                      /* with its model */
+    td_params_training training;
+    bool deferred; /* there is no memory yet: td_params_spread makes it */
+    bool freed;    /* with its model */
 };
 
 /* Where each parameter begins, in the given order, and how long the whole becomes. */

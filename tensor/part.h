@@ -1,7 +1,7 @@
 /* Parts of a checkpoint: the seam between the file of a training run (nn/io) and whoever has a
  * state that belongs into it: a loader, averages of weights, a loss scaler, DDP. An owner is a
  * struct that begins with a td_checkpoint_part; the checkpoint's option of that name is a pointer
- * to it, and DDP's is with the model's parameters (td_params_set_trainer). Neither side includes
+ * to it, and DDP's is with the model's parameters (td_params_training). Neither side includes
  * the other. Programs need this for a communication hook with a state of its own alone
  * (dist/ddp/codec.h). */
 #ifndef TD_TENSOR_PART_H

@@ -2,7 +2,7 @@
 #include "dist/ddp/ddp.h"
 
 #include "dist/comm/collectives.h"
-#include "nn/params.h"
+#include "nn/shared/shared.h"
 #include "tensor/extend.h"
 
 td_tensor *td_ddp_new_memory(td_group *group, td_device device, int64_t count, td_dtype dtype)

@@ -115,7 +115,7 @@ static void on_backward_end(void *user)
         return; /* a backward that reached none of our parameters */
     }
     s->reducer.active = false;
-    td_params_set_apart(s->params, !reduces(s));
+    td_params_training_of(s->params)->apart = !reduces(s);
     if (reduces(s)) {
         td_reducer_finish(s);
     }

@@ -74,15 +74,16 @@ static td_module *new_group(int64_t in, int64_t out)
 }
 
 typedef struct airbench_state {
-    td_module *whiten, *layers, *flatten, *head, *scale;
+    td_module *whiten, *layers, *flatten, *head;
+    double scale;
 } airbench_state;
 
 static td_tensor *airbench_forward(td_module *self, td_tensor *x, td_site at)
 {
     const airbench_state *s = self->state;
     x = td_forward_at(s->layers, td_forward_at(s->whiten, x, at), at);
-    return td_forward_at(s->scale, td_forward_at(s->head, td_forward_at(s->flatten, x, at), at),
-                         at);
+    x = td_forward_at(s->head, td_forward_at(s->flatten, x, at), at);
+    return td_mul_scalar_at(x, s->scale, at);
 }
 
 static const td_module_type airbench_type = { .name = "Airbench", .forward = airbench_forward };
@@ -130,8 +131,7 @@ td_module *airbench_new_at(airbench_options options, td_site at)
     s->flatten = td_module_add(m, "flatten", td_nn_flatten());
     s->head = td_module_add(m, "head", td_nn_linear(third, classes, .no_bias = true));
     td_defer_init(defers);
-    s->scale =
-        td_module_add(m, "scale", td_nn_scale(o->unit_head ? 1.0 / (double)third : 1.0 / 9.0));
+    s->scale = o->unit_head ? 1.0 / (double)third : 1.0 / 9.0;
     m = td_module_finish(m);
     if (m != NULL) {
         td_requires_grad(s->whiten->tensors[0].tensor, false);

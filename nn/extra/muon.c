@@ -227,7 +227,7 @@ static void muon_run(td_optim *o, const td_kernels *k, td_tensor *flat, const td
                      int slices)
 {
     const muon *w = o->own;
-    if (td_params_scaling(o->params) != NULL) {
+    if (td_params_training_of(o->params)->scaling != NULL) {
         td_not_recordable("Muon with a loss scaler: the host skips steps");
     }
     k->sgd(flat, flat_grad, o->state[0], o->table, slices);

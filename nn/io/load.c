@@ -233,9 +233,9 @@ static void note_gradient(const td_records *l, const td_tensor_record *r)
 {
     td_params *params = l->options->optim->params;
     bool own = strncmp(r->name, TD_KEY_OWN_GRADIENT, strlen(TD_KEY_OWN_GRADIENT)) == 0;
-    td_params_set_apart(params, own && td_params_ranks_of(params) != NULL);
+    td_params_training_of(params)->apart = own && td_params_ranks_of(params) != NULL;
+    td_params_training_of(params)->waits = true;
     td_mark_grad(td_params_get(params, r->param)->tensor);
-    td_params_wait(params);
 }
 
 static td_status take(td_records *l)

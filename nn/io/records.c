@@ -36,7 +36,7 @@ void td_differ(td_difference *d, const char *format, ...)
 /* Each of these structs begins with its part, which is all that is known of them here. */
 td_checkpoint_part *td_records_part(const td_checkpoint_options *c, int i)
 {
-    void *of_training = c->optim != NULL ? td_params_trainer(c->optim->params) : NULL;
+    void *of_training = c->optim != NULL ? td_params_training_of(c->optim->params)->part : NULL;
     void *parts[TD_CHECKPOINT_PARTS] = { c->ema, c->scaler, c->loader, of_training };
     return parts[i];
 }
@@ -334,7 +334,7 @@ static bool push_own(td_records *l, const char *prefix, const char *name, td_ten
 static void list_gradient(td_records *l, td_params *params, int i)
 {
     const td_param *p = td_params_get(params, i);
-    bool saving = l->file == NULL, apart = td_params_apart(params);
+    bool saving = l->file == NULL, apart = td_params_training_of(params)->apart;
     bool waits = saving && (apart || td_params_waiting(params, i) != NULL);
     if (!td_is_leaf(p->tensor) || (saving && !waits)) {
         return;

@@ -106,7 +106,7 @@ typedef struct saver {
 static const td_params *saved_together(const td_checkpoint_options *c)
 {
     const td_params *params = td_records_shared(c);
-    bool apart = c->optim != NULL && td_params_apart(c->optim->params);
+    bool apart = c->optim != NULL && td_params_training_of(c->optim->params)->apart;
     for (int i = 0; i < TD_CHECKPOINT_PARTS; i++) {
         const td_checkpoint_part *part = td_records_part(c, i);
         apart = apart || (part != NULL && part->apart != NULL && part->apart(part));

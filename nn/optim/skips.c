@@ -8,10 +8,11 @@
 static int64_t skipped(const td_params *params, bool but_the_last)
 {
     double numbers[TD_SCALE_NUMBERS] = { 0 };
-    if (td_params_scaling(params) == NULL) {
+    const td_tensor *scaling = td_params_training_of(params)->scaling;
+    if (scaling == NULL) {
         return 0;
     }
-    td_read(td_params_scaling(params), numbers, TD_F64);
+    td_read(scaling, numbers, TD_F64);
     bool last = numbers[TD_SCALE_OUTCOME] != TD_SCALE_TAKEN;
     return (int64_t)numbers[TD_SCALE_UNSEEN] - (but_the_last && last);
 }
@@ -28,8 +29,9 @@ int64_t td_params_skipped_before(const td_params *params)
 
 void td_params_ask(const td_params *params, td_optim_slice *slice, int64_t step, int64_t skipped)
 {
-    if (td_params_scaling(params) != NULL) {
-        slice->scale = td_ptr(td_params_scaling(params));
+    td_tensor *scaling = td_params_training_of(params)->scaling;
+    if (scaling != NULL) {
+        slice->scale = td_ptr(scaling);
         slice->unseen = skipped;
         slice->step = step;
     }
@@ -46,7 +48,7 @@ static void take_over_skipped(const td_params *params, td_tensor *held)
 
 td_status td_params_scale_by(td_params *params, const td_tensor *numbers)
 {
-    const td_tensor *before = td_params_scaling(params);
+    td_tensor *before = td_params_training_of(params)->scaling;
     if (before != NULL && before->storage == numbers->storage) {
         return TD_OK;
     }
@@ -61,6 +63,7 @@ td_status td_params_scale_by(td_params *params, const td_tensor *numbers)
                    "free that one first, or keep to it (td_scaler_set changes its state)");
         take_over_skipped(params, held);
     }
-    td_params_set_scaling(params, held);
+    td_free(before);
+    td_params_training_of(params)->scaling = held;
     return TD_OK;
 }

@@ -20,6 +20,11 @@
  * Call td_params_set_peers before any state is made. peers NULL: there are none any more. */
 void td_params_set_peers(td_params *params, const td_params_peers *peers);
 
+/* Moves the gradients, and the values unless `values` is NULL, into given memory: 1-d, persistent,
+ * both of one length, which may be greater than before; the rest is zero and stays so. The memory
+ * belongs to params from now on. TD_E_NOMEM: nothing has changed. */
+td_status td_params_set_memory(td_params *params, td_tensor *values, td_tensor *grads);
+
 /* td_params_set_peers with another order and other places in the flat space, and with memory for
  * each parameter: values[i] and grads[i] are headers of parameter i's shape and strides. Values are
  * kept (deferred ones are drawn), gradients are not. All tensors belong to params from now on.

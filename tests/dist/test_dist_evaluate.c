@@ -259,7 +259,7 @@ static int run_measure(int rank, int size, void *arg)
     }
     int number = 5;
     td_dataset *set = numbers();
-    td_module *net = td_nn_scale(1);
+    td_module *net = td_nn_sequential(td_nn_flatten());
     td_sampler *part = size > 1 ? td_distributed_sampler(.no_padding = true) : NULL;
     td_loader *loader = td_loader_open(set, .batch_size = 3, .sampler = part);
     td_evaluation e = td_evaluate(net, loader, .measure = deviation, .user = &number);

@@ -2,7 +2,7 @@
 #include "tandem.h"
 #include "nn/internal.h"
 #include "autograd/tape.h"
-#include "nn/params.h"
+#include "nn/shared/shared.h"
 #include "nn/module.h"
 #include "tests/help/expect_fatal.h"
 #include "autograd/hooks.h"

@@ -32,8 +32,6 @@ KNOWN = {
     "dist/comm/watchdog.c -> dist/comm/engines/device.c": "a stream has no errors of its own: the watchdog asks",
     "dist/comm/work.c -> dist/comm/engines/": "waiting for a device's work, or for its copy to the host",
     "dist/comm/queue.c -> dist/comm/engines/staged.c": "a work owns its copy on the host",
-    "nn/params.c -> nn/optim/window.c": "sharing: to go with nn/shared",
-    "nn/params_memory.c -> nn/optim/window.c": "sharing: to go with nn/shared",
 
     "tensor/cpu/conv_apply.c -> tensor/cpu/conv.c": "the taps of a convolution are counted in conv.c",
     "tensor/cpu/conv_apply_plan.c -> tensor/cpu/conv.c": "the same",

@@ -34,7 +34,7 @@ static void free_saving(td_ddp_part *part)
     if (td_params_peers_of(x->params) == NULL) { /* otherwise a strategy has set them */
         td_params_set_peers(x->params, NULL);
     }
-    td_params_set_trainer(x->params, NULL);
+    td_params_training_of(x->params)->part = NULL;
     free(x);
 }
 
@@ -73,7 +73,7 @@ td_status td_ddp_saving_open(td_ddp_state *s)
                                 &s->reducer },
                    .params = s->params };
     td_ddp_add_part(s, &x->part);
-    td_params_set_trainer(s->params, &x->in_file.part);
+    td_params_training_of(s->params)->part = &x->in_file.part;
     td_params_set_peers(s->params, &(td_params_peers){ .rank = td_group_rank(s->group),
                                                        .count = td_group_size(s->group),
                                                        .broadcast = saving_broadcast,
