@@ -377,10 +377,10 @@ PUBLIC  := tandem.h tensor/extend.h tensor/f16.h tensor/part.h tensor/extra/dlpa
            nn/module.h nn/around.h nn/onnx/onnx.h nn/io/safetensors.h nn/extra/ema.h nn/extra/scaler.h nn/extra/muon.h nn/extra/layers.h nn/extra/optimizers.h nn/extra/compact.h nn/extra/schedules.h \
            nn/extra/inspect.h nn/models/files/gpt_files.h \
            dist/comm/store.h dist/comm/collectives.h dist/comm/mesh.h dist/ddp/codec.h dist/ddp/extra.h dist/graph/captured.h dist/trace.h \
-           data/inspect.h
+           data/inspect.h data/text/tokenizer.h
 headers = $(sort $(filter %.h %.def,$(shell $(CC) -I. -MM $(PUBLIC))))
 TO       = $(DESTDIR)$(PREFIX)
-TOOLS   := tdrun train_net test_net predict plot_runs cifar_resnet18
+TOOLS   := tdrun train_net test_net predict tokenize plot_runs cifar_resnet18
 install: lib $(addprefix $(B)/apps/,$(TOOLS)) ## libraries, headers, tandem.pc and programs into $(PREFIX); DESTDIR=...
 	@install -d "$(TO)/lib/pkgconfig" "$(TO)/bin"
 	install -m 644 $(LIB) "$(TO)/lib"

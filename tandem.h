@@ -10,7 +10,7 @@
  *                                 something around a module's forward)
  *   gradients: hooks, checks      autograd/hooks.h, autograd/gradcheck.h
  *   files, other frameworks       nn/io/safetensors.h, nn/onnx/onnx.h, tensor/extra/dlpack.h
- *   datasets and loaders          data/inspect.h
+ *   datasets and loaders          data/inspect.h, data/text/tokenizer.h
  *   profiles, captured steps      tensor/observe/profile.h, tensor/observe/memory_plan.h,
  *                                 tensor/graph/captured.h, tensor/tune/tune.h
  *   averaged weights, fp16        nn/extra/ema.h, nn/extra/scaler.h

@@ -13,11 +13,11 @@ brew_core='cjson argp-standalone'
 
 case $kind in
 install | install-test)
-    debian='g++ libc6-dev pkg-config libcurl4-openssl-dev libarchive-dev libmd-dev libpng-dev libjpeg-dev libyaml-dev libgloo-dev gnuplot-nox'
-    fedora='gcc-c++ pkgconf libcurl-devel libarchive-devel libmd-devel libpng-devel libjpeg-turbo-devel libyaml-devel gloo-devel gnuplot-minimal'
-    arch='pkgconf curl libarchive libmd libpng libjpeg-turbo libyaml gnuplot'
-    alpine='g++ pkgconf curl-dev libarchive-dev libmd-dev libpng-dev libjpeg-turbo-dev yaml-dev gnuplot'
-    brew='pkgconf curl libarchive libmd libpng jpeg-turbo libyaml gnuplot'
+    debian='g++ libc6-dev pkg-config libcurl4-openssl-dev libarchive-dev libmd-dev libpng-dev libjpeg-dev libyaml-dev libpcre2-dev libgloo-dev gnuplot-nox'
+    fedora='gcc-c++ pkgconf libcurl-devel libarchive-devel libmd-devel libpng-devel libjpeg-turbo-devel libyaml-devel pcre2-devel gloo-devel gnuplot-minimal'
+    arch='pkgconf curl libarchive libmd libpng libjpeg-turbo libyaml pcre2 gnuplot'
+    alpine='g++ pkgconf curl-dev libarchive-dev libmd-dev libpng-dev libjpeg-turbo-dev yaml-dev pcre2-dev gnuplot'
+    brew='pkgconf curl libarchive libmd libpng jpeg-turbo libyaml pcre2 gnuplot'
     ;;
 install-dev)
     debian='clang clang-format clang-tidy doxygen'

@@ -29,7 +29,7 @@ missing() { # missing NAME BRINGS HOW
 # library NAME PKG FALLBACK-LIBS HEADER EXPRESSION: sets found_cflags and found_libs.
 library() {
     case ${KIT:+$1} in
-        curl | archive | md | jpeg | png) return 1 ;;
+        curl | archive | md | jpeg | png | pcre2) return 1 ;;
     esac
     found_cflags= found_libs=$3
     if command -v pkg-config >/dev/null 2>&1 && pkg-config --exists "$2" 2>/dev/null; then
@@ -39,7 +39,7 @@ library() {
     {
         # cmocka.h wants these four in front.
         printf '#include <stdarg.h>\n#include <stddef.h>\n#include <setjmp.h>\n#include <stdint.h>\n#include <stdio.h>\n'
-        printf '#include <%s>\nint main(void) { %s; return 0; }\n' "$4" "$5"
+        printf '#define PCRE2_CODE_UNIT_WIDTH 8\n#include <%s>\nint main(void) { %s; return 0; }\n' "$4" "$5"
     } >"$work/try.c"
     # shellcheck disable=SC2086
     $CC $found_cflags -o "$work/try" "$work/try.c" $found_libs >/dev/null 2>&1
@@ -142,6 +142,14 @@ if library png libpng -lpng png.h 'png_access_version_number() == 0'; then
     row found libpng "$brings"
 else
     missing libpng "$brings" 'make deps'
+fi
+
+brings="text: GPT-2's tokens (BPE)"
+if library pcre2 libpcre2-8 -lpcre2-8 pcre2.h 'return pcre2_config(PCRE2_CONFIG_UNICODE, NULL) < 0'; then
+    use PCRE2
+    row found libpcre2 "$brings"
+else
+    missing libpcre2 "$brings" 'make deps'
 fi
 
 brings='train_net: configurations'

@@ -1,7 +1,11 @@
 /* Token files: llm.c's header, plain numbers, bytes. */
 #include "data/text/token_file.h"
+#include "tensor/system/files.h"
 
+#include <errno.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 
 enum { HEADER_BYTES = TD_TOKEN_HEADER * (int)sizeof(int32_t) };
 enum { FIRST_MAGIC = 20240101, LAST_MAGIC = 20291231 }; /* llm.c marks its files by dates */
@@ -25,8 +29,8 @@ static td_status read_header(const int32_t *header, int64_t size, const char *na
     }
     if (kind == kinds + KINDS) {
         return td_fail(TD_E_FORMAT,
-                       "%s: begins with %d, as other files of llm.c (models, states, "
-                       "evaluations); its token files begin with %d or %d",
+                       "%s: begins with %d, as another kind of llm.c's files; token files begin "
+                       "with %d or %d",
                        name, header[MAGIC], kinds[0].magic, kinds[1].magic);
     }
     if (header[VERSION] != kind->version) {
@@ -75,11 +79,11 @@ td_status td_token_layout_read(const void *bytes, int64_t size, const char *name
                                td_token_format format, td_token_layout *layout)
 {
     int32_t header[TD_TOKEN_HEADER] = { 0 };
-    memcpy(header, bytes, (size_t)(size < HEADER_BYTES ? size : HEADER_BYTES));
-    bool marked = header[MAGIC] >= FIRST_MAGIC && header[MAGIC] <= LAST_MAGIC;
     if (size == 0) {
         return td_fail(TD_E_FORMAT, "%s: the file is empty", name);
     }
+    memcpy(header, bytes, (size_t)(size < HEADER_BYTES ? size : HEADER_BYTES));
+    bool marked = header[MAGIC] >= FIRST_MAGIC && header[MAGIC] <= LAST_MAGIC;
     if (format == TD_TOKENS_BYTES || !marked) {
         int width = format == TD_TOKENS_U32 ? 4 : format == TD_TOKENS_U16 ? 2 : 1;
         bool numbers = format == TD_TOKENS_AUTO && ends_in(name, ".bin");
@@ -111,4 +115,34 @@ td_status td_token_header(int width, int64_t count, int64_t vocabulary,
     header[COUNT] = (int32_t)count;
     header[VOCABULARY] = (int32_t)vocabulary;
     return TD_OK;
+}
+
+td_status td_map_file(const char *path, const unsigned char **map, int64_t *size)
+{
+    FILE *file;
+    struct stat info;
+    TD_TRY(td_open_to_read(path, &file));
+    bool known = fstat(fileno(file), &info) == 0;
+    void *mapped = NULL;
+    if (known && info.st_size > 0) {
+        mapped = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fileno(file), 0);
+    }
+    int error = errno;
+    fclose(file);
+    if (!known || mapped == MAP_FAILED) {
+        return td_fail(TD_E_IO, "%s: cannot be mapped: %s", path, strerror(error));
+    }
+    *map = mapped;
+    *size = info.st_size;
+    return TD_OK;
+}
+
+uint32_t td_token_at(const unsigned char *map, const td_token_layout *layout, int64_t i)
+{
+    const unsigned char *at = map + layout->offset + i * layout->width;
+    uint32_t token = *at;
+    for (int byte = 1; byte < layout->width; byte++) { /* little-endian */
+        token |= (uint32_t)at[byte] << 8 * byte;
+    }
+    return token;
 }

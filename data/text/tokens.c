@@ -1,20 +1,18 @@
 /* Token files as a dataset: windows of a stream, and the sampler that draws windows at random. */
 #include "data/text/token_file.h"
 #include "tensor/extend.h"
-#include "tensor/system/files.h"
 
 #include <errno.h>
 #include <glob.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 typedef struct token_file {
     char *name;
-    unsigned char *map; /* [bytes] of the whole file */
-    size_t bytes;
+    const unsigned char *map; /* [bytes] of the whole file */
+    int64_t bytes;
     td_token_layout layout;
     int64_t begin; /* its first token's place in the stream */
 } token_file;
@@ -29,21 +27,6 @@ typedef struct token_stream {
 } token_stream;
 
 /* ---- windows ---- */
-
-static uint32_t token_at(const token_file *file, int64_t i)
-{
-    const unsigned char *at = file->map + file->layout.offset + i * file->layout.width;
-    uint32_t token = *at;
-    uint16_t narrow;
-    if (file->layout.width == sizeof narrow) {
-        memcpy(&narrow, at, sizeof narrow);
-        return narrow;
-    }
-    if (file->layout.width == sizeof token) {
-        memcpy(&token, at, sizeof token);
-    }
-    return token;
-}
 
 /* The file with a token of the stream. */
 static const token_file *find_file(const token_stream *s, int64_t token)
@@ -68,7 +51,7 @@ static td_status copy_window(const token_stream *s, int64_t begin, td_tensor *t,
     for (int64_t k = 0; k < t->shape[1]; file++) {
         int64_t place = begin + k - file->begin;
         for (; k < t->shape[1] && place < file->layout.count; k++, place++) {
-            uint32_t token = token_at(file, place);
+            uint32_t token = td_token_at(file->map, &file->layout, place);
             if (token >= (uint32_t)s->base.classes) {
                 return td_fail(TD_E_FORMAT,
                                "%s: token %lld (counted from 0) is %u, beyond the vocabulary of "
@@ -99,7 +82,7 @@ static void tokens_free(td_dataset *dataset)
     token_stream *s = (token_stream *)dataset;
     for (int64_t i = 0; i < s->count; i++) {
         if (s->files[i].map != NULL) {
-            munmap(s->files[i].map, s->files[i].bytes);
+            munmap((void *)(uintptr_t)s->files[i].map, (size_t)s->files[i].bytes);
         }
         free(s->files[i].name);
     }
@@ -110,26 +93,6 @@ static void tokens_free(td_dataset *dataset)
 static const td_dataset_vtable tokens_vtable = { "set of tokens", tokens_fetch, tokens_free };
 
 /* ---- files ---- */
-
-static td_status map_file(token_file *file, const char *name, td_token_format format)
-{
-    FILE *stream;
-    struct stat info;
-    TD_TRY(td_open_to_read(name, &stream));
-    bool known = fstat(fileno(stream), &info) == 0;
-    file->bytes = known ? (size_t)info.st_size : 0;
-    void *map =
-        file->bytes > 0 ? mmap(NULL, file->bytes, PROT_READ, MAP_PRIVATE, fileno(stream), 0) : NULL;
-    known = known && map != MAP_FAILED;
-    int error = errno;
-    fclose(stream);
-    if (!known) {
-        return td_fail(TD_E_IO, "%s: cannot be mapped: %s", name, strerror(error));
-    }
-    file->map = map;
-    return td_token_layout_read(map != NULL ? map : "", (int64_t)file->bytes, name, format,
-                                &file->layout);
-}
 
 static td_status add_files(token_stream *s, const char *const *names, size_t count,
                            td_token_format format)
@@ -144,7 +107,8 @@ static td_status add_files(token_stream *s, const char *const *names, size_t cou
         if (file->name == NULL) {
             return td_fail(TD_E_NOMEM, "td_tokens_open: no memory for %zu files", count);
         }
-        TD_TRY(map_file(file, names[i], format));
+        TD_TRY(td_map_file(names[i], &file->map, &file->bytes));
+        TD_TRY(td_token_layout_read(file->map, file->bytes, names[i], format, &file->layout));
         file->begin = s->total;
         s->total += file->layout.count;
     }
@@ -179,29 +143,22 @@ static td_status open_files(token_stream *s, const td_tokens_options *o)
 static td_status find_vocabulary(token_stream *s, int given)
 {
     const token_file *first = &s->files[0];
-    for (int64_t i = 0; i < s->count; i++) {
-        const td_token_layout *own = &s->files[i].layout;
-        if (given == 0 && own->vocabulary == 0) {
+    int64_t vocabulary = given > 0 ? given : first->layout.vocabulary;
+    for (const token_file *file = first; file < first + s->count; file++) {
+        const td_token_layout *own = &file->layout;
+        if (vocabulary == 0) {
             return td_fail(TD_E_ARG,
-                           "%s: the file does not say how many tokens its vocabulary has: set "
+                           "%s does not say how many tokens its vocabulary has: set "
                            ".vocabulary",
-                           s->files[i].name);
+                           file->name);
         }
-        if (given == 0 && own->vocabulary != first->layout.vocabulary) {
-            return td_fail(TD_E_MISMATCH,
-                           "%s has a vocabulary of %lld tokens, %s one of %lld: they cannot be one "
-                           "text",
-                           first->name, (long long)first->layout.vocabulary, s->files[i].name,
-                           (long long)own->vocabulary);
-        }
-        if (given > 0 && own->declared && own->vocabulary > given) {
-            return td_fail(TD_E_MISMATCH,
-                           "%s has a vocabulary of %lld tokens, which do not fit into the %d of "
-                           ".vocabulary",
-                           s->files[i].name, (long long)own->vocabulary, given);
+        if (given > 0 ? own->declared && own->vocabulary > given : own->vocabulary != vocabulary) {
+            return td_fail(TD_E_MISMATCH, "%s has a vocabulary of %lld tokens, and %s of %lld",
+                           file->name, (long long)own->vocabulary,
+                           given > 0 ? ".vocabulary is one" : first->name, (long long)vocabulary);
         }
     }
-    s->base.classes = given > 0 ? given : (int)first->layout.vocabulary;
+    s->base.classes = (int)vocabulary;
     return TD_OK;
 }
 
@@ -211,14 +168,12 @@ static td_status find_windows(token_stream *s, const td_tokens_options *o)
     int64_t training = (int64_t)((double)s->total * (1.0 - o->val_fraction));
     int64_t tokens = o->val ? s->total - training : training;
     if (tokens - 1 < o->window) {
-        return td_fail(TD_E_ARG,
-                       "%s: %lld tokens%s; a window of %lld and the token after it need %lld: take "
-                       "a shorter window, or more text",
-                       s->files[0].name, (long long)tokens,
-                       o->val_fraction == 0 ? ""
-                       : o->val             ? " for validation"
-                                            : " for training",
-                       (long long)o->window, (long long)o->window + 1);
+        return td_fail(
+            TD_E_ARG,
+            "%s: %lld tokens for %s; a window of %lld needs one more than it has: take a "
+            "shorter window, or more text",
+            s->files[0].name, (long long)tokens, o->val ? "validation" : "training",
+            (long long)o->window);
     }
     s->begin = o->val ? training : 0;
     s->stride = o->stride > 0 ? o->stride : o->window;
@@ -229,18 +184,14 @@ static td_status find_windows(token_stream *s, const td_tokens_options *o)
 
 static td_status tokens_check_options(const td_tokens_options *o)
 {
-    double f = o->val_fraction;
-    if (!(f >= 0 && f < 1) || (o->val && f == 0)) {
-        return td_fail(TD_E_ARG,
-                       "td_tokens_open: val_fraction is %g; give more than 0 and less "
-                       "than 1, or 0 without val",
-                       f);
-    }
-    if (o->window < 1 || o->stride < 0 || o->vocabulary < 0) {
-        return td_fail(TD_E_ARG,
-                       "td_tokens_open: window %lld, stride %lld, vocabulary %d; give a window of "
-                       "1 or more, and no negative numbers",
-                       (long long)o->window, (long long)o->stride, o->vocabulary);
+    bool share = o->val_fraction >= 0 && o->val_fraction < 1 && (!o->val || o->val_fraction > 0);
+    if (!share || o->window < 1 || o->stride < 0 || o->vocabulary < 0) {
+        return td_fail(
+            TD_E_ARG,
+            "td_tokens_open: window %lld, stride %lld, vocabulary %d, val_fraction %g; "
+            "give a window of 1 or more, no negative numbers, and a fraction below 1, for "
+            ".val above 0",
+            (long long)o->window, (long long)o->stride, o->vocabulary, o->val_fraction);
     }
     return TD_OK;
 }
@@ -271,34 +222,26 @@ typedef struct window_sampler {
     td_sampler base;
     int64_t samples; /* of an epoch */
     uint64_t seed;
-    uint64_t next; /* the epoch that the generator has come to */
+    int64_t drawn; /* windows since the seed */
     td_generator generator;
 } window_sampler;
 
-static void draw(window_sampler *s, int64_t length, int64_t *index)
-{
-    for (int64_t i = 0; i < s->samples; i++) {
-        int64_t window = td_random_int(&s->generator, 0, length);
-        if (index != NULL) {
-            index[i] = window;
-        }
-    }
-    s->next++;
-}
-
-/* Another epoch than the next one is found from the start: an epoch's order depends on its number
- * alone. */
+/* An epoch's order depends on its number alone: an epoch before the last one is drawn from the seed
+ * on. */
 static int64_t window_order(td_sampler *sampler, uint64_t epoch, int64_t length, int64_t *index)
 {
     window_sampler *s = (window_sampler *)sampler;
-    if (epoch < s->next) {
+    int64_t begin = (int64_t)epoch * s->samples;
+    if (s->drawn > begin) {
         td_generator_seed(&s->generator, s->seed);
-        s->next = 0;
+        s->drawn = 0;
     }
-    while (s->next < epoch) {
-        draw(s, length, NULL);
+    for (; s->drawn < begin + s->samples; s->drawn++) {
+        int64_t window = td_random_int(&s->generator, 0, length);
+        if (s->drawn >= begin) {
+            index[s->drawn - begin] = window;
+        }
     }
-    draw(s, length, index);
     return s->samples;
 }
 
@@ -317,8 +260,9 @@ td_sampler *td_window_sampler(int64_t samples, uint64_t seed)
 {
     window_sampler *s = samples > 0 ? malloc(sizeof *s) : NULL;
     if (s == NULL) {
-        td_fail(samples > 0 ? TD_E_NOMEM : TD_E_ARG, "td_window_sampler: %lld samples an epoch: %s",
-                (long long)samples, samples > 0 ? "no memory" : "give 1 or more");
+        td_fail(samples > 0 ? TD_E_NOMEM : TD_E_ARG,
+                "td_window_sampler: no memory for %lld samples, or fewer than 1",
+                (long long)samples);
         return NULL;
     }
     *s = (window_sampler){ .base = { window_order, window_count, window_free },

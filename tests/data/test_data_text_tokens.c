@@ -190,7 +190,7 @@ static void test_random_windows(void **state)
     }
     td_sampler_free(s);
     assert_null(td_window_sampler(0, 1));
-    assert_error_says("td_window_sampler: 0 samples", "1 or more", NULL);
+    assert_error_says("td_window_sampler", "0 samples", NULL);
 }
 
 /* Two ranks' parts are the windows of one. */
@@ -290,7 +290,12 @@ static void test_bad_files(void **state)
         { { 20240801, 1, 9 }, 4, 9, 0, { .window = 4 }, { "version is 1", "version 7" } },
         { { 20240326, 3, 9 }, 2, 9, 0, { .window = 4 }, { "begins with 20240326", "20240520" } },
         { { 20240520, 1, 9 }, 2, 9, 0, { .window = 4, .format = TD_TOKENS_U32 }, { ".format" } },
-        { { 20240520, 1, 9 }, 2, 9, 0, { .window = 9 }, { "9 tokens;", "window of 9", "10" } },
+        { { 20240520, 1, 9 },
+          2,
+          9,
+          0,
+          { .window = 9 },
+          { "9 tokens for training", "window of 9" } },
         { { 20240520, 1, 0 }, 2, 0, 0, { .window = 1 }, { "0 tokens" } },
         { { 0 },
           2,
@@ -307,8 +312,8 @@ static void test_bad_files(void **state)
         { { 0 }, 2, 9, 0, { .window = 0 }, { "window 0" } },
         { { 0 }, 2, 9, 0, { .window = 4, .stride = -1 }, { "stride -1" } },
         { { 0 }, 2, 9, 0, { .window = 4, .vocabulary = -1 }, { "vocabulary -1" } },
-        { { 0 }, 2, 9, 0, { .window = 4, .val_fraction = 1 }, { "val_fraction is 1" } },
-        { { 0 }, 2, 9, 0, { .window = 4, .val = true }, { "val_fraction is 0" } },
+        { { 0 }, 2, 9, 0, { .window = 4, .val_fraction = 1 }, { "val_fraction 1" } },
+        { { 0 }, 2, 9, 0, { .window = 4, .val = true }, { "val_fraction 0" } },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const bad_case *c = &cases[i];
@@ -342,7 +347,7 @@ static void test_two_vocabularies(void **state)
     assert_int_equal(td_token_header(2, 9, VOCABULARY, header), TD_OK);
     const char *paths[] = { write_tokens("a", 1, NULL, 0, 9), write_tokens("b", 2, header, 0, 9) };
     assert_null(td_tokens_open(.paths = paths, .path_count = 2, .window = 4));
-    assert_error_says("/a has a vocabulary of 256", "/b one of 300", NULL);
+    assert_error_says("/b has a vocabulary of 300", "/a of 256", NULL);
     td_dataset *d =
         td_tokens_open(.paths = paths, .path_count = 2, .window = 4, .vocabulary = VOCABULARY);
     td_dataset_free(opened(d));
