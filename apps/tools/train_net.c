@@ -20,7 +20,7 @@ static td_status program(train_run *r)
     r->optim = classify_optim(c);
     r->loader = train_loader(r, train_sampler(r));
     if (r->loader == NULL) {
-        (void)td_fail_context(TD_E_ARG, "TRAIN.BATCH_SIZE %" PRId64, c->s.train.batch_size);
+        (void)td_fail_context(TD_E_ARG, "TRAIN.BATCH_SIZE %" PRId64, r->args.batch_size);
     }
     if (r->net == NULL || r->optim == NULL || r->loader == NULL) {
         return TD_E_NOMEM; /* or what else has kept them from being made */

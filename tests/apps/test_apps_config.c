@@ -13,17 +13,22 @@
 
 #include <cmocka.h>
 
-static settings defaults(void)
-{
+/* What keys fill, and the keys. */
+typedef struct filled {
     settings s;
-    config_defaults(&s);
-    return s;
+    train_run r;
+} filled;
+
+static train_args *defaults(filled *f)
+{
+    memset(f, 0, sizeof *f);
+    settings_keys(&f->s, &f->r);
+    return &f->r.args;
 }
 
-static td_status parse(settings *s, const char *yaml)
+static td_status parse(filled *f, const char *yaml)
 {
-    *s = defaults();
-    return config_parse(s, "net.yaml", yaml, strlen(yaml));
+    return config_parse(defaults(f), "net.yaml", yaml, strlen(yaml));
 }
 
 /* ---- the table ---- */
@@ -73,36 +78,37 @@ static const char *const article[][2] = {
 static void test_defaults_are_the_articles(void **state)
 {
     (void)state;
-    settings s = defaults();
+    filled f;
+    train_args *keys = defaults(&f);
     for (size_t i = 0; i < sizeof article / sizeof *article; i++) {
-        char text[CONFIG_TEXT_BYTES];
-        int key = config_find(article[i][0]);
+        char text[CLI_TEXT_BYTES];
+        int key = config_find(keys, article[i][0]);
         if (key < 0) {
             fail_msg("there is no %s", article[i][0]);
         }
-        config_get(&config_keys[key], &s, text, sizeof text);
+        config_get(&keys->options[key], text, sizeof text);
         assert_string_equal(text, article[i][1]);
     }
-    assert_int_equal(settings_check(&s), TD_OK);
+    assert_int_equal(settings_check(&f.s, keys), TD_OK);
 }
 
 /* Another value that the key takes. */
-static void other_value(const config_key *key, const char *now, char *text, size_t size)
+static void other_value(const cli_option *key, const char *now, char *text, size_t size)
 {
     switch (key->kind) {
-    case CONFIG_BOOL:
+    case CLI_FLAG:
         snprintf(text, size, "%s", strcmp(now, "True") == 0 ? "False" : "True");
         break;
-    case CONFIG_INT:
+    case CLI_INT:
         snprintf(text, size, "%lld", (long long)(key->low + 17));
         break;
-    case CONFIG_REAL:
+    case CLI_REAL:
         snprintf(text, size, "%.17g", key->low + 0.3 * (fmin(key->high, 2) - key->low));
         break;
-    case CONFIG_REALS:
+    case CLI_REALS:
         snprintf(text, size, "[3, 4.25, 60]");
         break;
-    case CONFIG_TEXT:
+    case CLI_TEXT:
         snprintf(text, size, "%s", "other");
         if (key->choices != NULL) {
             snprintf(text, size, "%s", strrchr(key->choices, '|') + 1);
@@ -115,19 +121,20 @@ static void other_value(const config_key *key, const char *now, char *text, size
 static void test_every_key_is_set_by_its_name(void **state)
 {
     (void)state;
-    for (int i = 0; i < config_key_count; i++) {
-        settings s = defaults();
-        const settings before = s;
-        char old[CONFIG_TEXT_BYTES], wanted[CONFIG_TEXT_BYTES], now[CONFIG_TEXT_BYTES];
-        config_get(&config_keys[i], &s, old, sizeof old);
-        other_value(&config_keys[i], old, wanted, sizeof wanted);
-        assert_int_equal(config_set(&s, "here", config_keys[i].name, wanted), TD_OK);
-        config_get(&config_keys[i], &s, now, sizeof now);
+    static filled f, before;
+    const train_args *untouched = defaults(&before);
+    for (int i = 0; i < untouched->option_count; i++) {
+        train_args *keys = defaults(&f);
+        char old[CLI_TEXT_BYTES], wanted[CLI_TEXT_BYTES], now[CLI_TEXT_BYTES];
+        config_get(&keys->options[i], old, sizeof old);
+        other_value(&keys->options[i], old, wanted, sizeof wanted);
+        assert_int_equal(config_set(keys, "here", keys->options[i].name, wanted), TD_OK);
+        config_get(&keys->options[i], now, sizeof now);
         assert_string_not_equal(now, old);
-        for (int k = 0; k < config_key_count; k++) {
+        for (int k = 0; k < keys->option_count; k++) {
             if (k != i) {
-                config_get(&config_keys[k], &before, old, sizeof old);
-                config_get(&config_keys[k], &s, now, sizeof now);
+                config_get(&untouched->options[k], old, sizeof old);
+                config_get(&keys->options[k], now, sizeof now);
                 assert_string_equal(now, old);
             }
         }
@@ -139,8 +146,8 @@ static void test_every_key_is_set_by_its_name(void **state)
 static void test_a_file(void **state)
 {
     (void)state;
-    settings s;
-    assert_int_equal(parse(&s, "# a comment\n"
+    filled f;
+    assert_int_equal(parse(&f, "# a comment\n"
                                "MODEL:\n"
                                "  ARCH: resnet50   # another\n"
                                "  WEIGHTS: 'it''s here'\n"
@@ -154,17 +161,17 @@ static void test_a_file(void **state)
                                "RNG_SEED:\n"
                                "OUT_DIR: \"\\u00e4 b\"\n"),
                      TD_OK);
-    assert_string_equal(s.model.arch, "resnet50");
-    assert_string_equal(s.model.weights, "it's here");
-    assert_int_equal(s.train.batch_size, 8);
-    assert_false(s.train.pin_memory);
-    assert_int_equal(s.optim.steps.count, 3);
-    assert_true(s.optim.steps.value[2] == 90);
-    assert_true(s.optim.base_lr == 1.0 && s.optim.weight_decay == 5e-5 && s.optim.momentum == 0.8);
-    assert_int_equal(s.rng_seed, CONFIG_NONE);
-    assert_string_equal(s.out_dir, "\xc3\xa4 b");
-    assert_int_equal(parse(&s, ""), TD_OK);
-    assert_int_equal(parse(&s, "# nothing\n---\n...\n"), TD_E_FORMAT);
+    assert_string_equal(f.s.model.arch, "resnet50");
+    assert_string_equal(f.s.model.weights, "it's here");
+    assert_int_equal(f.r.args.batch_size, 8);
+    assert_false(f.s.train.pin_memory);
+    assert_int_equal(f.s.optim.steps.count, 3);
+    assert_true(f.s.optim.steps.value[2] == 90);
+    assert_true(f.r.args.lr == 1.0 && f.s.optim.weight_decay == 5e-5 && f.s.optim.momentum == 0.8);
+    assert_int_equal(f.r.args.seed, CONFIG_NONE);
+    assert_string_equal(f.s.out_dir, "\xc3\xa4 b");
+    assert_int_equal(parse(&f, ""), TD_OK);
+    assert_int_equal(parse(&f, "# nothing\n---\n...\n"), TD_E_FORMAT);
     assert_error_says("net.yaml:3", "KEY: VALUE", NULL);
 }
 
@@ -220,8 +227,8 @@ static void test_bad_files(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof bad_files / sizeof *bad_files; i++) {
-        settings s;
-        if (parse(&s, bad_files[i].yaml) != TD_E_FORMAT) {
+        filled f;
+        if (parse(&f, bad_files[i].yaml) != TD_E_FORMAT) {
             fail_msg("accepted: %s", bad_files[i].yaml);
         }
         assert_error_says("net.yaml:", NULL);
@@ -235,76 +242,77 @@ static void test_bad_files(void **state)
 static void test_hostile_files(void **state)
 {
     (void)state;
-    settings s = defaults();
+    filled f;
+    train_args *keys = defaults(&f);
     char *many = malloc(1 << 20);
     assert_non_null(many);
     memset(many, '[', 1 << 20);
-    assert_int_equal(config_parse(&s, "x", many, 1 << 20), TD_E_FORMAT);
+    assert_int_equal(config_parse(keys, "x", many, 1 << 20), TD_E_FORMAT);
     assert_error_says("at most 65536", NULL);
-    assert_int_equal(config_parse(&s, "x", many, 65536), TD_E_FORMAT);
+    assert_int_equal(config_parse(keys, "x", many, 65536), TD_E_FORMAT);
     temp_write("large.yaml", many, 1 << 20);
-    assert_int_equal(config_read(&s, temp_path("large.yaml")), TD_E_FORMAT);
+    assert_int_equal(config_read(keys, temp_path("large.yaml")), TD_E_FORMAT);
     memset(many, 'A', 65536);
     memcpy(many + 60000, ": 1\n", 4);
-    assert_int_equal(config_parse(&s, "x", many, 60004), TD_E_FORMAT);
+    assert_int_equal(config_parse(keys, "x", many, 60004), TD_E_FORMAT);
     assert_true(strlen(td_last_error()) < 500);
     free(many);
-    assert_int_equal(config_read(&s, temp_path("none.yaml")), TD_E_NOTFOUND);
+    assert_int_equal(config_read(keys, temp_path("none.yaml")), TD_E_NOTFOUND);
     assert_error_says("none.yaml", NULL);
-    assert_true(config_read(&s, temp_folder()) != TD_OK);
-    assert_int_equal(parse(&s, "OUT_DIR: \x1b[31m\n"), TD_E_FORMAT);
-    assert_int_equal(config_set(&s, "here", "OUT_DIR", "na\xefve"), TD_E_FORMAT);
+    assert_true(config_read(keys, temp_folder()) != TD_OK);
+    assert_int_equal(parse(&f, "OUT_DIR: \x1b[31m\n"), TD_E_FORMAT);
+    assert_int_equal(config_set(keys, "here", "OUT_DIR", "na\xefve"), TD_E_FORMAT);
     assert_error_says("a line of text in UTF-8", NULL);
-    assert_int_equal(config_set(&s, "here", "\x1b[31mX", "1"), TD_E_FORMAT);
+    assert_int_equal(config_set(keys, "here", "\x1b[31mX", "1"), TD_E_FORMAT);
     assert_null(strchr(td_last_error(), '\x1b'));
 }
 
 /* ---- the command line ---- */
 
-static td_status override(settings *s, char *a, char *b, char *c, char *d)
+static td_status override(filled *f, char *a, char *b, char *c, char *d)
 {
     char *words[] = { a, b, c, d };
-    *s = defaults();
-    return config_override(s, words, d != NULL ? 4 : c != NULL ? 3 : b != NULL ? 2 : 1);
+    return config_override(defaults(f), words, d != NULL ? 4 : c != NULL ? 3 : b != NULL ? 2 : 1);
 }
 
 static void test_command_line(void **state)
 {
     (void)state;
-    settings s;
+    filled f;
     char batch[] = "TRAIN.BATCH_SIZE", eight[] = "8", nine[] = "9", steps[] = "OPTIM.STEPS",
          list[] = "[30, 60]", train[] = "TRAIN", size[] = "TRAIN.IMSIZE", out[] = "OUT_DIR",
          empty[] = "", bare[] = "1,2";
-    assert_int_equal(override(&s, batch, eight, steps, list), TD_OK);
-    assert_int_equal(s.train.batch_size, 8);
-    assert_true(s.optim.steps.count == 2 && s.optim.steps.value[1] == 60);
-    assert_int_equal(override(&s, batch, eight, batch, nine), TD_OK);
-    assert_int_equal(s.train.batch_size, 9);
-    assert_int_equal(override(&s, steps, bare, NULL, NULL), TD_OK);
-    assert_true(s.optim.steps.count == 2 && s.optim.steps.value[0] == 1);
-    assert_int_equal(override(&s, batch, eight, out, NULL), TD_E_FORMAT);
+    assert_int_equal(override(&f, batch, eight, steps, list), TD_OK);
+    assert_int_equal(f.r.args.batch_size, 8);
+    assert_true(f.s.optim.steps.count == 2 && f.s.optim.steps.value[1] == 60);
+    assert_int_equal(override(&f, batch, eight, batch, nine), TD_OK);
+    assert_int_equal(f.r.args.batch_size, 9);
+    assert_int_equal(override(&f, steps, bare, NULL, NULL), TD_OK);
+    assert_true(f.s.optim.steps.count == 2 && f.s.optim.steps.value[0] == 1);
+    assert_int_equal(override(&f, batch, eight, out, NULL), TD_E_FORMAT);
     assert_error_says("command line: OUT_DIR has no value", NULL);
-    assert_int_equal(override(&s, size, eight, NULL, NULL), TD_E_FORMAT);
+    assert_int_equal(override(&f, size, eight, NULL, NULL), TD_E_FORMAT);
     assert_error_says("command line: unknown key 'TRAIN.IMSIZE'", "TRAIN.IM_SIZE", NULL);
-    assert_int_equal(override(&s, train, eight, NULL, NULL), TD_E_FORMAT);
+    assert_int_equal(override(&f, train, eight, NULL, NULL), TD_E_FORMAT);
     assert_error_says("TRAIN is a node", NULL);
-    assert_int_equal(override(&s, steps, empty, NULL, NULL), TD_E_FORMAT);
-    assert_int_equal(override(&s, out, empty, NULL, NULL), TD_E_FORMAT);
+    assert_int_equal(override(&f, steps, empty, NULL, NULL), TD_E_FORMAT);
+    assert_int_equal(override(&f, out, empty, NULL, NULL), TD_E_FORMAT);
 }
 
 /* ---- writing ---- */
 
-static void must_read_back(const settings *s)
+static void must_read_back(const train_args *keys)
 {
-    settings again = defaults();
-    char a[CONFIG_TEXT_BYTES], b[CONFIG_TEXT_BYTES];
-    assert_int_equal(config_write(s, temp_path("written.yaml")), TD_OK);
-    if (config_read(&again, temp_path("written.yaml")) != TD_OK) {
+    filled f;
+    train_args *again = defaults(&f);
+    char a[CLI_TEXT_BYTES], b[CLI_TEXT_BYTES];
+    assert_int_equal(config_write(keys, temp_path("written.yaml")), TD_OK);
+    if (config_read(again, temp_path("written.yaml")) != TD_OK) {
         fail_msg("%s", td_last_error());
     }
-    for (int i = 0; i < config_key_count; i++) {
-        config_get(&config_keys[i], s, a, sizeof a);
-        config_get(&config_keys[i], &again, b, sizeof b);
+    for (int i = 0; i < keys->option_count; i++) {
+        config_get(&keys->options[i], a, sizeof a);
+        config_get(&again->options[i], b, sizeof b);
         assert_string_equal(a, b);
     }
 }
@@ -315,23 +323,24 @@ static void test_what_is_written_reads_back(void **state)
     static const char *const texts[] = { "true",     "1e3",        "~",      "null x", "a: b",
                                          "# x",      "\"quoted\"", "back\\", "'",      "\xc3\xa4",
                                          " spaced ", "-",          "[1]",    "&a",     "none" };
-    settings s = defaults();
-    must_read_back(&s);
-    for (int i = 0; i < config_key_count; i++) { /* all keys at another value */
-        char old[CONFIG_TEXT_BYTES], wanted[CONFIG_TEXT_BYTES];
-        config_get(&config_keys[i], &s, old, sizeof old);
-        other_value(&config_keys[i], old, wanted, sizeof wanted);
-        assert_int_equal(config_set(&s, "here", config_keys[i].name, wanted), TD_OK);
+    filled f;
+    train_args *keys = defaults(&f);
+    must_read_back(keys);
+    for (int i = 0; i < keys->option_count; i++) { /* all keys at another value */
+        char old[CLI_TEXT_BYTES], wanted[CLI_TEXT_BYTES];
+        config_get(&keys->options[i], old, sizeof old);
+        other_value(&keys->options[i], old, wanted, sizeof wanted);
+        assert_int_equal(config_set(keys, "here", keys->options[i].name, wanted), TD_OK);
     }
-    must_read_back(&s);
+    must_read_back(keys);
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        snprintf(s.out_dir, sizeof s.out_dir, "%s", texts[i]);
-        must_read_back(&s);
+        f.s.out_dir = texts[i];
+        must_read_back(keys);
     }
-    s.optim.base_lr = 0.1 + 0.2;
-    s.optim.weight_decay = 1.0 / 3.0;
-    must_read_back(&s);
-    assert_int_equal(config_write(&s, "/nowhere/config.yaml"), TD_E_IO);
+    f.r.args.lr = 0.1 + 0.2;
+    f.s.optim.weight_decay = 1.0 / 3.0;
+    must_read_back(keys);
+    assert_int_equal(config_write(keys, "/nowhere/config.yaml"), TD_E_IO);
 }
 
 /* The folder's files are the models of images that td_model knows, one each. */
@@ -339,14 +348,14 @@ static void test_the_models_files(void **state)
 {
     (void)state;
     for (int i = 0; td_model_name(i) != NULL && strncmp(td_model_name(i), "gpt", 3) != 0; i++) {
-        settings s = defaults();
+        filled f;
         char path[256];
         snprintf(path, sizeof path, "apps/tools/config/%s.yaml", td_model_name(i));
-        if (config_read(&s, path) != TD_OK) {
+        if (config_read(defaults(&f), path) != TD_OK) {
             fail_msg("%s", td_last_error());
         }
-        assert_string_equal(s.model.arch, td_model_name(i));
-        assert_int_equal(settings_check(&s), TD_OK);
+        assert_string_equal(f.s.model.arch, td_model_name(i));
+        assert_int_equal(settings_check(&f.s, &f.r.args), TD_OK);
     }
 }
 
@@ -367,16 +376,16 @@ static void test_keys_that_do_not_go_together(void **state)
         { "OPTIM: {STEPS: [60, 30]}", "ascending" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        settings s;
-        assert_int_equal(parse(&s, cases[i][0]), TD_OK);
-        assert_int_equal(settings_check(&s), TD_E_ARG);
+        filled f;
+        assert_int_equal(parse(&f, cases[i][0]), TD_OK);
+        assert_int_equal(settings_check(&f.s, &f.r.args), TD_E_ARG);
         assert_error_says(cases[i][1], NULL);
     }
 }
 
-static void check_lr(const settings *s, int64_t epoch, double expected)
+static void check_lr(const filled *f, int64_t epoch, double expected)
 {
-    double lr = settings_lr(s, epoch);
+    double lr = settings_lr(&f->s, &f->r.args, epoch);
     if (fabs(lr - expected) > 5e-7) {
         fail_msg("epoch %d: %.9f, expected %.6f", (int)epoch, lr, expected);
     }
@@ -386,33 +395,34 @@ static void test_learning_rates(void **state)
 {
     (void)state;
     static const double table[] = { .02, .055986, .091909, .127716, .163353, .198769 };
-    settings s = defaults();
+    filled f;
+    defaults(&f);
     for (int e = 0; e < 6; e++) {
-        check_lr(&s, e, table[e]);
+        check_lr(&f, e, table[e]);
     }
-    check_lr(&s, 50, 0.1);
-    check_lr(&s, 100, 0);
-    assert_int_equal(parse(&s, "OPTIM: {MIN_LR: 0.5, WARMUP_EPOCHS: 0, BASE_LR: 2}"), TD_OK);
-    check_lr(&s, 0, 2);
-    check_lr(&s, 50, 1.5);
-    check_lr(&s, 100, 1);
-    assert_int_equal(parse(&s, "OPTIM: {LR_POLICY: steps, STEPS: [0, 10, 20], LR_MULT: 0.5, "
+    check_lr(&f, 50, 0.1);
+    check_lr(&f, 100, 0);
+    assert_int_equal(parse(&f, "OPTIM: {MIN_LR: 0.5, WARMUP_EPOCHS: 0, BASE_LR: 2}"), TD_OK);
+    check_lr(&f, 0, 2);
+    check_lr(&f, 50, 1.5);
+    check_lr(&f, 100, 1);
+    assert_int_equal(parse(&f, "OPTIM: {LR_POLICY: steps, STEPS: [0, 10, 20], LR_MULT: 0.5, "
                                "WARMUP_EPOCHS: 2, WARMUP_FACTOR: 0.2}"),
                      TD_OK);
-    check_lr(&s, 0, 0.04);
-    check_lr(&s, 1, 0.2 * 0.6);
-    check_lr(&s, 9, 0.2);
-    check_lr(&s, 10, 0.1);
-    check_lr(&s, 19, 0.1);
-    check_lr(&s, 20, 0.05);
-    assert_int_equal(parse(&s, "OPTIM: {LR_POLICY: cos, AFTER_WARMUP: True, WARMUP_EPOCHS: 4, "
+    check_lr(&f, 0, 0.04);
+    check_lr(&f, 1, 0.2 * 0.6);
+    check_lr(&f, 9, 0.2);
+    check_lr(&f, 10, 0.1);
+    check_lr(&f, 19, 0.1);
+    check_lr(&f, 20, 0.05);
+    assert_int_equal(parse(&f, "OPTIM: {LR_POLICY: cos, AFTER_WARMUP: True, WARMUP_EPOCHS: 4, "
                                "MAX_EPOCH: 12, MIN_LR: 0, WARMUP_FACTOR: 0.2}"),
                      TD_OK);
-    check_lr(&s, 0, 0.2 * s.optim.base_lr);
-    check_lr(&s, 2, 0.6 * s.optim.base_lr);
-    check_lr(&s, 4, s.optim.base_lr);
-    check_lr(&s, 8, 0.5 * s.optim.base_lr);
-    check_lr(&s, 12, 0);
+    check_lr(&f, 0, 0.2 * f.r.args.lr);
+    check_lr(&f, 2, 0.6 * f.r.args.lr);
+    check_lr(&f, 4, f.r.args.lr);
+    check_lr(&f, 8, 0.5 * f.r.args.lr);
+    check_lr(&f, 12, 0);
 }
 
 int main(void)

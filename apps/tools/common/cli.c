@@ -140,6 +140,8 @@ bool cli_set(const cli_option *option, const char *text, char *why, size_t size)
         return cli_read_real(text, option->low, option->high, option->value, why, size);
     case CLI_TEXT:
         return set_text(option, text, why, size);
+    case CLI_REALS:
+        break;
     }
     return false;
 }
@@ -161,6 +163,8 @@ void cli_get(const cli_option *option, char *text, size_t size)
         snprintf(text, size, "%s", value != NULL ? value : "");
         break;
     }
+    case CLI_REALS:
+        break;
     }
 }
 

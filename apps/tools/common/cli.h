@@ -8,13 +8,19 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { CLI_MAX_OPTIONS = 48 };
+enum { CLI_MAX_OPTIONS = 128, CLI_TEXT_BYTES = 1024, CLI_MOST_REALS = 16 };
+
+typedef struct cli_reals {
+    double value[CLI_MOST_REALS];
+    int count;
+} cli_reals;
 
 typedef enum cli_kind {
-    CLI_FLAG, /* bool; takes no value */
-    CLI_INT,  /* int64_t, low <= value <= high */
-    CLI_REAL, /* double, low <= value <= high */
-    CLI_TEXT, /* const char *; one of `choices`, if there are any */
+    CLI_FLAG,  /* bool; takes no value */
+    CLI_INT,   /* int64_t, low <= value <= high */
+    CLI_REAL,  /* double, low <= value <= high */
+    CLI_TEXT,  /* const char *; one of `choices`, if there are any */
+    CLI_REALS, /* cli_reals: of keys alone (train_net/settings.h) */
 } cli_kind;
 
 /* What a resumed run does with an option that was set in the run before
@@ -41,6 +47,9 @@ typedef struct cli_option {
     const char *unwritten; /* NULL, or the default, which checkpoints leave out: those of programs
                             * without this option are the same then, byte for byte */
     bool given;            /* set by cli_parse_rest */
+    /* Of keys alone: the default as text; whether it may be None. */
+    const char *standard;
+    bool optional;
 } cli_option;
 
 /* Options by their kind, for tables. The help comes last, and more fields may follow:

@@ -41,7 +41,7 @@ typedef struct train_args {
     train_words words;
 
     cli_option options[CLI_MAX_OPTIONS];
-    char restored[CLI_MAX_OPTIONS][256]; /* texts that came from a checkpoint */
+    char texts[CLI_MAX_OPTIONS][CLI_TEXT_BYTES]; /* that came from files */
     int option_count;
 } train_args;
 

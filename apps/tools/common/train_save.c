@@ -254,21 +254,20 @@ static td_status read_state(const char *path, train_state *state)
     return TD_OK;
 }
 
-static td_status set_from(const char *path, const cli_option *option, const char *value,
-                          char restored[256])
+static td_status set_from(const char *path, const cli_option *option, const char *value, char *text)
 {
     char why[512];
     if (option->kind == CLI_TEXT && value[0] == '\0') {
         return TD_OK; /* it was not set */
     }
-    snprintf(restored, 256, "%s", value);
-    if (!cli_set(option, restored, why, sizeof why)) {
+    snprintf(text, CLI_TEXT_BYTES, "%s", value);
+    if (!cli_set(option, text, why, sizeof why)) {
         return td_fail(TD_E_FORMAT, "%s: option %s: %s", path, option->name, why);
     }
     return TD_OK;
 }
 
-static td_status restore_option(const char *path, const cli_option *option, char restored[256])
+static td_status restore_option(const char *path, const cli_option *option, char *text)
 {
     char key[64], value[256], now[256];
     option_key(option, key, sizeof(key));
@@ -280,7 +279,7 @@ static td_status restore_option(const char *path, const cli_option *option, char
                ? td_fail_context(status, "%s is no checkpoint of a training run", path)
                : status);
     if (!option->given) {
-        return set_from(path, option, value, restored);
+        return set_from(path, option, value, text);
     }
     cli_get(option, now, sizeof(now));
     if (option->resume == CLI_FIXED && strcmp(now, value) != 0) {
@@ -305,7 +304,7 @@ td_status train_args_resume(train_args *args, const char *task)
     }
     for (int i = 0; i < args->option_count; i++) {
         if (args->options[i].resume != CLI_FORGET) {
-            TD_TRY(restore_option(path, &args->options[i], args->restored[i]));
+            TD_TRY(restore_option(path, &args->options[i], args->texts[i]));
         }
     }
     return TD_OK;

@@ -17,64 +17,28 @@
 
 /* ---- settings ---- */
 
-/* Keys that checkpoints keep, and that a resumed run may not change. */
-static void add_fixed(classify_run *c)
-{
-    train_args *args = &c->base.args;
-    const cli_option table[] = {
-        cli_int("RNG_SEED", &args->seed, 0, 9e15, NULL, .resume = CLI_FIXED,
-                .given = c->s.rng_seed != CONFIG_NONE),
-        cli_int("TRAIN.BATCH_SIZE", &args->batch_size, 0, 9e15, NULL, .resume = CLI_FIXED,
-                .given = true),
-        cli_int("MODEL.NUM_CLASSES", &c->s.model.num_classes, 0, 9e15, NULL, .resume = CLI_FIXED,
-                .given = true),
-        cli_text("MODEL.ARCH", NULL, &c->arch, NULL, .resume = CLI_FIXED, .given = true),
-        { 0 }
-    };
-    train_args_add(args, table);
-}
-
-/* What the training loop's options are here. Some a resumed run must have as before. */
+/* What the training loop is told besides its keys. */
 static void take_settings(classify_run *c)
 {
     const settings *s = &c->s;
     train_run *r = &c->base;
-    train_args *args = &r->args;
-    args->epochs = s->optim.max_epoch;
-    args->batch_size = s->train.batch_size;
-    args->lr = s->optim.base_lr;
-    args->device_name = s->device;
-    args->precision_name = s->precision;
-    args->winograd = s->winograd;
-    args->graph = s->train.graph;
-    args->save_async = s->train.save_async;
-    args->autotune = s->train.autotune;
-    args->recompute = s->model.recompute;
-    args->log_dir = s->out_dir;
-    args->save_every = 1;
-    args->seed = s->rng_seed;
-    args->words = (train_words){ "OPTIM.BASE_LR", "TRAIN.DATASET and TRAIN.SPLIT", "DEVICE",
-                                 "PRECISION", "TRAIN.GRAPH" };
+    r->args.log_dir = s->out_dir;
+    r->args.save_every = 1;
+    r->args.words = (train_words){ "OPTIM.BASE_LR", "TRAIN.DATASET and TRAIN.SPLIT", "DEVICE",
+                                   "PRECISION", "TRAIN.GRAPH" };
     r->drop_last = true;
-    r->recipe =
-        (train_recipe){ .accumulate = s->train.accum_steps,
-                        .label_smoothing = s->optim.label_smoothing,
-                        .clip_grad_norm = s->optim.clip_grad_norm,
-                        .ema_decay = s->optim.ema_decay,
-                        .top_k = s->train.topk < s->model.num_classes ? s->train.topk
-                                                                      : s->model.num_classes };
-    c->arch = s->model.arch;
-    add_fixed(c);
+    r->recipe.top_k = s->train.topk < s->model.num_classes ? s->train.topk : s->model.num_classes;
 }
 
 static td_status read_settings(classify_run *c, const cli_rest *rest)
 {
-    config_defaults(&c->s);
+    train_args *args = &c->base.args;
+    settings_keys(&c->s, &c->base);
     if (c->cfg != NULL) {
-        TD_TRY(config_read(&c->s, c->cfg));
+        TD_TRY(config_read(args, c->cfg));
     }
-    TD_TRY(config_override(&c->s, rest->values, rest->count));
-    return settings_check(&c->s);
+    TD_TRY(config_override(args, rest->values, rest->count));
+    return settings_check(&c->s, args);
 }
 
 /* Options, --cfg FILE, KEY VALUE pairs. */
@@ -97,7 +61,7 @@ static td_status read_command_line(classify_run *c, const char *description, int
     cli_parse_rest(argc, argv, description, args->options, args->option_count, &rest);
     TD_TRY(read_settings(c, &rest));
     if (c->keys) {
-        config_describe(&c->s, stdout);
+        config_describe(args, stdout);
         exit(0);
     }
     take_settings(c);
@@ -120,7 +84,7 @@ static td_status check_batch(const classify_run *c)
     const settings *s = &c->s;
     int64_t side = (s->train.im_size + 31) / 32;
     int64_t ranks = s->model.syncbn ? td_dist_world_size() : 1;
-    if (s->train.batch_size * side * side * ranks < 2) {
+    if (c->base.args.batch_size * side * side * ranks < 2) {
         return td_fail(TD_E_ARG,
                        "TRAIN.BATCH_SIZE 1 with images of TRAIN.IM_SIZE %" PRId64
                        ": batch normalisation needs two values of a channel to have a "
@@ -183,7 +147,7 @@ td_status classify_begin(classify_run *c)
     TD_TRY(train_mesh(r));
     TD_TRY(check_batch(c));
     TD_TRY(make_out_dir(c));
-    if (c->s.rng_seed == CONFIG_NONE) {
+    if (c->base.args.seed == CONFIG_NONE) {
         TD_TRY(draw_seed(c));
     }
     if (c->s.train.auto_resume) {
@@ -225,7 +189,7 @@ td_optim *classify_optim(const classify_run *c)
     if (c->base.net == NULL) {
         return NULL;
     }
-    return td_sgd(td_parameters(c->base.net), .lr = settings_lr(s, 0),
+    return td_sgd(td_parameters(c->base.net), .lr = settings_lr(s, &c->base.args, 0),
                   .momentum = s->optim.momentum, .dampening = s->optim.dampening,
                   .weight_decay = s->optim.weight_decay, .nesterov = s->optim.nesterov);
 }
@@ -236,7 +200,7 @@ const char *classify_weights(const classify_run *c, char *path)
 {
     const settings *s = &c->s;
     const char *folder = getenv("TANDEM_MODELS");
-    if (s->model.weights[0] != '\0') {
+    if (s->model.weights != NULL) {
         snprintf(path, TRAIN_PATH_BYTES, "%s", s->model.weights);
         return "MODEL.WEIGHTS";
     }

@@ -8,13 +8,11 @@
 #define APPS_TOOLS_CLASSIFY_H
 
 #include "apps/tools/train_net/settings.h"
-#include "apps/tools/common/train.h"
 
 typedef struct classify_run {
     train_run base; /* first: a train_run * of a classifier is a classify_run * */
     settings s;
     const char *cfg;      /* the file of settings; NULL: none */
-    const char *arch;     /* s.model.arch, where options want it */
     bool keys;            /* print all keys, and no more */
     bool tests_only;      /* train_net's data are not opened */
     td_class_names known; /* those of the file that the model comes from; none: count 0 */

@@ -16,7 +16,7 @@ static td_status open_folder(const classify_run *c, const char *dataset, const c
                              const char *key, const td_image_folder_transform *transform,
                              const td_class_names *names, td_dataset **out)
 {
-    char path[2 * CONFIG_TEXT_BYTES + 2];
+    char path[2 * CLI_TEXT_BYTES + 2];
     bool tests = strcmp(key, "TEST") == 0, one_folder = c->s.data.val_fraction > 0.0;
     dataset = one_folder ? c->s.train.dataset : dataset;
     size_t length = strlen(dataset);

@@ -19,9 +19,9 @@ static classify_run *classifier(train_run *r)
 static td_status accepted(train_run *r)
 {
     const settings *s = &classifier(r)->s;
-    char path[2 * CONFIG_TEXT_BYTES];
+    char path[2 * CLI_TEXT_BYTES];
     snprintf(path, sizeof path, "%s/%s", s->out_dir, s->cfg_dest);
-    td_status status = ranks_first() ? config_write(s, path) : TD_OK;
+    td_status status = ranks_first() ? config_write(&r->args, path) : TD_OK;
     return status == TD_OK ? TD_OK : td_fail_context(status, "OUT_DIR");
 }
 
@@ -34,15 +34,15 @@ static void begins(train_run *r)
     if (td_dist_world_size() > 1) {
         snprintf(ranks, sizeof ranks, " on each of %d ranks", td_dist_world_size());
     }
-    if (s->train.accum_steps > 1) {
-        snprintf(steps, sizeof steps, ", %" PRId64 " of them a step", s->train.accum_steps);
+    if (r->recipe.accumulate > 1) {
+        snprintf(steps, sizeof steps, ", %" PRId64 " of them a step", r->recipe.accumulate);
     }
     progress_print(&r->progress,
                    "tandem %s: %s, %" PRId64 " classes, %" PRId64 " parameters\n"
                    "data: %s; batch %" PRId64 "%s%s, lr %g, seed %" PRId64
                    ", %s; %s, %d threads, %" PRId64 " loader threads",
                    TANDEM_VERSION, s->model.arch, s->model.num_classes, td_parameter_count(r->net),
-                   r->data_name, r->args.batch_size, ranks, steps, s->optim.base_lr, r->args.seed,
+                   r->data_name, r->args.batch_size, ranks, steps, r->args.lr, r->args.seed,
                    train_args_arithmetic(), td_device_name(r->args.device),
                    td_threads(r->args.device), r->args.workers);
     if (!s->cudnn.benchmark || s->cudnn.deterministic || !s->train.pin_memory) {
@@ -55,7 +55,7 @@ static void begins(train_run *r)
 static void epoch_begins(train_run *r)
 {
     classify_run *c = classifier(r);
-    td_optim_set_lr(r->optim, settings_lr(&c->s, r->state.epoch));
+    td_optim_set_lr(r->optim, settings_lr(&c->s, &r->args, r->state.epoch));
     c->first_batch = r->state.batch;
     c->step_at = r->began;
 }

@@ -11,10 +11,15 @@
 
 /* ---- keys ---- */
 
-int config_find(const char *name)
+static bool is_key(const cli_option *option)
 {
-    for (int i = 0; i < config_key_count; i++) {
-        if (strcmp(config_keys[i].name, name) == 0) {
+    return isupper((unsigned char)option->name[0]);
+}
+
+int config_find(const train_args *keys, const char *name)
+{
+    for (int i = 0; i < keys->option_count; i++) {
+        if (is_key(&keys->options[i]) && strcmp(keys->options[i].name, name) == 0) {
             return i;
         }
     }
@@ -28,11 +33,11 @@ static size_t node_length(const char *name)
     return dot != NULL ? (size_t)(dot - name) : 0;
 }
 
-bool config_has_node(const char *node)
+bool config_has_node(const train_args *keys, const char *node)
 {
     size_t length = strlen(node);
-    for (int i = 0; i < config_key_count; i++) {
-        const char *name = config_keys[i].name;
+    for (int i = 0; i < keys->option_count; i++) {
+        const char *name = keys->options[i].name;
         if (length > 0 && node_length(name) == length && strncmp(name, node, length) == 0) {
             return true;
         }
@@ -54,15 +59,18 @@ static shown show(const char *text)
     return s;
 }
 
-td_status config_unknown(const char *where, const char *name)
+td_status config_unknown(const train_args *keys, const char *where, const char *name)
 {
-    const char *names[CONFIG_MOST_KEYS];
-    for (int i = 0; i < config_key_count; i++) {
-        names[i] = config_keys[i].name;
+    const char *names[CLI_MAX_OPTIONS];
+    int count = 0;
+    for (int i = 0; i < keys->option_count; i++) {
+        if (is_key(&keys->options[i])) {
+            names[count++] = keys->options[i].name;
+        }
     }
     shown word = show(name);
     return td_fail(TD_E_FORMAT, "%s: unknown key '%s'; the nearest is %s", where, word.text,
-                   td_nearest_name(word.text, names, config_key_count));
+                   td_nearest_name(word.text, names, count));
 }
 
 /* ---- from text ---- */
@@ -89,14 +97,14 @@ static bool read_flag(const char *text, bool *value, reason why)
            cli_no(why, sizeof(reason), "'%s' is not True or False", show(text).text);
 }
 
-static bool read_text(const config_key *key, const char *text, char *value, reason why)
+static bool read_text(const cli_option *key, const char *text, char *room, reason why)
 {
     if (text[0] == '\0' && !key->optional) {
         return cli_no(why, sizeof(reason), "the value is empty");
     }
-    if (strlen(text) >= CONFIG_TEXT_BYTES) {
+    if (strlen(text) >= CLI_TEXT_BYTES) {
         return cli_no(why, sizeof(reason), "the value has %zu bytes; at most %d are kept",
-                      strlen(text), CONFIG_TEXT_BYTES - 1);
+                      strlen(text), CLI_TEXT_BYTES - 1);
     }
     if (!td_is_plain_text(text)) {
         return cli_no(why, sizeof(reason), "'%s' is not a line of text in UTF-8", show(text).text);
@@ -105,14 +113,15 @@ static bool read_text(const config_key *key, const char *text, char *value, reas
         !cli_is_choice(key->choices, show(text).text, why, sizeof(reason))) {
         return false;
     }
-    snprintf(value, CONFIG_TEXT_BYTES, "%s", text);
+    snprintf(room, CLI_TEXT_BYTES, "%s", text);
+    *(const char **)key->value = room;
     return true;
 }
 
 /* "[30, 60]", "30,60", "[]". */
-static bool read_list(const config_key *key, const char *text, config_reals *list, reason why)
+static bool read_list(const cli_option *key, const char *text, cli_reals *list, reason why)
 {
-    char copy[CONFIG_TEXT_BYTES], *rest = copy;
+    char copy[CLI_TEXT_BYTES], *rest = copy;
     size_t length = strlen(text);
     bool brackets = length >= 2 && text[0] == '[' && text[length - 1] == ']';
     if (length >= sizeof copy || (!brackets && length == 0)) {
@@ -125,8 +134,8 @@ static bool read_list(const config_key *key, const char *text, config_reals *lis
         return true;
     }
     for (char *word; (word = strsep(&rest, ",")) != NULL; list->count++) {
-        if (list->count == CONFIG_MOST_REALS) {
-            return cli_no(why, sizeof(reason), "there is room for %d numbers", CONFIG_MOST_REALS);
+        if (list->count == CLI_MOST_REALS) {
+            return cli_no(why, sizeof(reason), "there is room for %d numbers", CLI_MOST_REALS);
         }
         word += strspn(word, " ");
         word[strcspn(word, " ")] = '\0';
@@ -138,89 +147,71 @@ static bool read_list(const config_key *key, const char *text, config_reals *lis
     return true;
 }
 
-static bool read_none(const config_key *key, void *value, reason why)
+static bool read_none(const cli_option *key, reason why)
 {
-    if (key->kind == CONFIG_INT && key->optional) {
-        *(int64_t *)value = CONFIG_NONE;
+    if (key->optional && key->kind == CLI_INT) {
+        *(int64_t *)key->value = CONFIG_NONE;
     } else if (key->optional) {
-        *(char *)value = '\0';
+        *(const char **)key->value = NULL;
     }
     return key->optional ||
            cli_no(why, sizeof(reason), "None does not fit; give a value, or leave it out");
 }
 
-static bool read_value(const config_key *key, const char *text, void *value, reason why)
+/* room: for a text. */
+static bool read_value(const cli_option *key, const char *text, char *room, reason why)
 {
-    switch (key->kind) {
-    case CONFIG_BOOL:
-        return read_flag(text, value, why);
-    case CONFIG_INT:
-        return cli_read_int(show(text).text, key->low, key->high, value, why, sizeof(reason));
-    case CONFIG_REAL:
-        return cli_read_real(show(text).text, key->low, key->high, value, why, sizeof(reason));
-    case CONFIG_TEXT:
-        return read_text(key, text, value, why);
-    case CONFIG_REALS:
-        return read_list(key, text, value, why);
-    }
-    return false;
+    return key->kind == CLI_FLAG    ? read_flag(text, key->value, why)
+           : key->kind == CLI_TEXT  ? read_text(key, text, room, why)
+           : key->kind == CLI_REALS ? read_list(key, text, key->value, why)
+                                    : cli_set(key, show(text).text, why, sizeof(reason));
 }
 
-td_status config_set_scalar(const config_key *key, settings *values, const char *where,
-                            const char *text, bool quoted)
+td_status config_set_scalar(train_args *keys, int i, const char *where, const char *text,
+                            bool quoted)
 {
     static const char *const nothing[] = { "None", "null", "Null", "NULL", "~", NULL };
-    void *value = (char *)values + key->offset;
+    cli_option *key = &keys->options[i];
     reason why;
-    bool good = false;
-    if (quoted && key->kind != CONFIG_TEXT) {
+    bool good = false, none = !quoted && is_one_of(text, nothing);
+    if (quoted && key->kind != CLI_TEXT) {
         snprintf(why, sizeof why, "\"%s\" is a text; write it without quotes", show(text).text);
-    } else if (!quoted && is_one_of(text, nothing)) {
-        good = read_none(key, value, why);
     } else {
-        good = read_value(key, text, value, why);
+        good = none ? read_none(key, why) : read_value(key, text, keys->texts[i], why);
     }
+    key->given = good ? !none : key->given;
     return good ? TD_OK : td_fail(TD_E_FORMAT, "%s: %s: %s", where, key->name, why);
 }
 
-td_status config_set(settings *values, const char *where, const char *key, const char *value)
+td_status config_set(train_args *keys, const char *where, const char *key, const char *value)
 {
-    int i = config_find(key);
-    if (i < 0 && config_has_node(key)) {
+    int i = config_find(keys, key);
+    if (i < 0 && config_has_node(keys, key)) {
         return td_fail(TD_E_FORMAT, "%s: %s is a node; name one of its keys: %s.KEY", where, key,
                        key);
     }
-    return i < 0 ? config_unknown(where, key)
-                 : config_set_scalar(&config_keys[i], values, where, value, false);
+    return i < 0 ? config_unknown(keys, where, key)
+                 : config_set_scalar(keys, i, where, value, false);
 }
 
-td_status config_override(settings *values, char *const *words, int count)
+td_status config_override(train_args *keys, char *const *words, int count)
 {
     static const char where[] = "command line";
     for (int i = 0; i + 1 < count; i += 2) {
-        TD_TRY(config_set(values, where, words[i], words[i + 1]));
+        TD_TRY(config_set(keys, where, words[i], words[i + 1]));
     }
     if (count % 2 != 0) {
         const char *last = words[count - 1];
-        return config_find(last) < 0
-                   ? config_unknown(where, last)
+        return config_find(keys, last) < 0
+                   ? config_unknown(keys, where, last)
                    : td_fail(TD_E_FORMAT, "%s: %s has no value: give pairs KEY VALUE", where, last);
     }
     return TD_OK;
 }
 
-void config_defaults(settings *values)
-{
-    for (int i = 0; i < config_key_count; i++) {
-        const config_key *key = &config_keys[i];
-        td_status status = config_set_scalar(key, values, "default", key->standard, false);
-        TD_REQUIRE(status == TD_OK, TD_HERE, "the table is wrong: %s", td_last_error());
-    }
-}
-
 /* ---- to text ---- */
 
-static void put_list(const config_reals *list, char *text, size_t size)
+static void put_list(const cli_reals *list, char *text, size_t size)
 {
     char number[32];
     size_t used = (size_t)snprintf(text, size, "[");
@@ -233,29 +224,16 @@ static void put_list(const config_reals *list, char *text, size_t size)
     }
 }
 
-void config_get(const config_key *key, const settings *values, char *text, size_t size)
+void config_get(const cli_option *key, char *text, size_t size)
 {
-    const void *at = (const char *)values + key->offset;
-    switch (key->kind) {
-    case CONFIG_BOOL:
-        snprintf(text, size, "%s", *(const bool *)at ? "True" : "False");
-        break;
-    case CONFIG_INT:
-        if (key->optional && *(const int64_t *)at == CONFIG_NONE) {
-            snprintf(text, size, "None");
-        } else {
-            snprintf(text, size, "%lld", (long long)*(const int64_t *)at);
-        }
-        break;
-    case CONFIG_REAL:
-        cli_write_real(*(const double *)at, text, size);
-        break;
-    case CONFIG_TEXT:
-        snprintf(text, size, "%s", *(const char *)at != '\0' ? (const char *)at : "None");
-        break;
-    case CONFIG_REALS:
-        put_list(at, text, size);
-        break;
+    if (key->optional && !key->given) {
+        snprintf(text, size, "None");
+    } else if (key->kind == CLI_FLAG) {
+        snprintf(text, size, "%s", *(const bool *)key->value ? "True" : "False");
+    } else if (key->kind == CLI_REALS) {
+        put_list(key->value, text, size);
+    } else {
+        cli_get(key, text, size);
     }
 }
 
@@ -264,11 +242,9 @@ static void write_text(const char *text, FILE *out)
 {
     static const char harmless[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
                                    "0123456789_./-+";
-    if (text[0] == '\0') {
-        fputs("None", out);
-    } else if ((isalpha((unsigned char)text[0]) || text[0] == '.' || text[0] == '/') &&
-               text[strspn(text, harmless)] == '\0' && strcmp(text, "None") != 0 &&
-               strcasecmp(text, "null") != 0) {
+    if ((isalpha((unsigned char)text[0]) || text[0] == '.' || text[0] == '/') &&
+        text[strspn(text, harmless)] == '\0' && strcmp(text, "None") != 0 &&
+        strcasecmp(text, "null") != 0) {
         fputs(text, out);
     } else {
         fputc('"', out);
@@ -283,23 +259,16 @@ static void write_text(const char *text, FILE *out)
     }
 }
 
-static void write_value(const config_key *key, const settings *values, FILE *out)
+static void write_all(const train_args *keys, bool with_help, FILE *out)
 {
-    char text[CONFIG_TEXT_BYTES];
-    if (key->kind == CONFIG_TEXT) {
-        write_text((const char *)values + key->offset, out);
-    } else {
-        config_get(key, values, text, sizeof text);
-        fputs(text, out);
-    }
-}
-
-static void write_all(const settings *values, bool with_help, FILE *out)
-{
+    char text[CLI_TEXT_BYTES];
     const char *node = "";
     size_t length = 0;
-    for (int i = 0; i < config_key_count; i++) {
-        const config_key *key = &config_keys[i];
+    for (int i = 0; i < keys->option_count; i++) {
+        const cli_option *key = &keys->options[i];
+        if (!is_key(key)) {
+            continue;
+        }
         size_t own = node_length(key->name);
         if (own > 0 && (own != length || strncmp(node, key->name, own) != 0)) {
             fprintf(out, "%.*s:\n", (int)own, key->name);
@@ -312,23 +281,25 @@ static void write_all(const settings *values, bool with_help, FILE *out)
                     key->choices != NULL ? key->choices : "", key->choices != NULL ? ")" : "");
         }
         fprintf(out, "%s%s: ", indent, key->name + (own > 0 ? own + 1 : 0));
-        write_value(key, values, out);
+        config_get(key, text, sizeof text);
+        bool is_text = key->kind == CLI_TEXT && (key->given || !key->optional);
+        is_text ? write_text(text, out) : (void)fputs(text, out);
         fputc('\n', out);
     }
 }
 
-void config_describe(const settings *values, FILE *out)
+void config_describe(const train_args *keys, FILE *out)
 {
-    write_all(values, true, out);
+    write_all(keys, true, out);
 }
 
-td_status config_write(const settings *values, const char *path)
+td_status config_write(const train_args *keys, const char *path)
 {
     char *beside;
     FILE *out = td_temporary_file(path, &beside);
     if (out == NULL) {
         return td_temporary_failed(path, 0, "creating a file beside it");
     }
-    write_all(values, false, out);
+    write_all(keys, false, out);
     return td_temporary_end(out, beside, path, 0, true);
 }

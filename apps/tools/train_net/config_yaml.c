@@ -13,11 +13,11 @@
 enum { NAME_BYTES = 128, WHERE_BYTES = 512 };
 
 typedef struct reader {
-    settings *values;
+    train_args *keys;
     const char *name;
     yaml_document_t document;
-    char where[WHERE_BYTES];         /* "file.yaml:3", of the node last looked at */
-    int64_t given[CONFIG_MOST_KEYS]; /* the line on which a key was given; 0: not yet */
+    char where[WHERE_BYTES];        /* "file.yaml:3", of the node last looked at */
+    int64_t given[CLI_MAX_OPTIONS]; /* the line on which a key was given; 0: not yet */
 } reader;
 
 static void set_where(reader *r, size_t line)
@@ -57,11 +57,12 @@ static td_status name_of(const reader *r, const yaml_node_t *node, const char *p
 }
 
 /* A list as a command line would give it: "[30,60]". */
-static td_status read_list(reader *r, const config_key *key, const yaml_node_t *list)
+static td_status read_list(reader *r, int i, const yaml_node_t *list)
 {
-    char text[CONFIG_TEXT_BYTES] = "[";
+    const cli_option *key = &r->keys->options[i];
+    char text[CLI_TEXT_BYTES] = "[";
     size_t used = 1;
-    if (key->kind != CONFIG_REALS) {
+    if (key->kind != CLI_REALS) {
         return td_fail(TD_E_FORMAT, "%s: %s takes one value, not a list", r->where, key->name);
     }
     for (const int *item = list->data.sequence.items.start; item < list->data.sequence.items.top;
@@ -79,19 +80,19 @@ static td_status read_list(reader *r, const config_key *key, const yaml_node_t *
         }
     }
     text[used] = ']';
-    return config_set_scalar(key, r->values, r->where, text, false);
+    return config_set_scalar(r->keys, i, r->where, text, false);
 }
 
 static td_status read_value(reader *r, int i, const yaml_node_t *node)
 {
-    const config_key *key = &config_keys[i];
+    const cli_option *key = &r->keys->options[i];
     if (r->given[i] != 0) {
         return td_fail(TD_E_FORMAT, "%s: %s is given a second time; the first is on line %lld",
                        r->where, key->name, (long long)r->given[i]);
     }
     r->given[i] = (int64_t)node->start_mark.line + 1;
     if (node->type == YAML_SEQUENCE_NODE) {
-        return read_list(r, key, node);
+        return read_list(r, i, node);
     }
     if (node->type != YAML_SCALAR_NODE) {
         return td_fail(TD_E_FORMAT, "%s: %s takes a value, and has no keys below it", r->where,
@@ -101,7 +102,7 @@ static td_status read_value(reader *r, int i, const yaml_node_t *node)
     TD_TRY(text_of(r, node, &text));
     bool quoted = node->data.scalar.style != YAML_PLAIN_SCALAR_STYLE;
     bool nothing = *text == '\0' && !quoted; /* "KEY:" and no more */
-    return config_set_scalar(key, r->values, r->where, nothing ? "None" : text, quoted);
+    return config_set_scalar(r->keys, i, r->where, nothing ? "None" : text, quoted);
 }
 
 static td_status read_mapping(reader *r, const yaml_node_t *mapping, const char *prefix);
@@ -125,10 +126,10 @@ static td_status read_mapping(reader *r, const yaml_node_t *mapping, const char 
          pair < mapping->data.mapping.pairs.top; pair++) {
         char name[NAME_BYTES];
         TD_TRY(name_of(r, look_at(r, pair->key), prefix, name));
-        int i = config_find(name);
-        bool is_node = *prefix == '\0' && config_has_node(name);
+        int i = config_find(r->keys, name);
+        bool is_node = *prefix == '\0' && config_has_node(r->keys, name);
         if (i < 0 && !is_node) {
-            return config_unknown(r->where, name);
+            return config_unknown(r->keys, r->where, name);
         }
         const yaml_node_t *value = look_at(r, pair->value);
         TD_TRY(is_node ? read_node(r, value, name) : read_value(r, i, value));
@@ -175,7 +176,7 @@ static td_status read_stream(reader *r, yaml_parser_t *parser)
     return any ? refuse(r, "a second document begins; a configuration is one") : TD_OK;
 }
 
-td_status config_parse(settings *values, const char *name, const void *bytes, size_t size)
+td_status config_parse(train_args *keys, const char *name, const void *bytes, size_t size)
 {
     if (size > CONFIG_MOST_BYTES) {
         return td_fail(TD_E_FORMAT, "%s: %zu bytes; a configuration has at most %d", name, size,
@@ -186,7 +187,7 @@ td_status config_parse(settings *values, const char *name, const void *bytes, si
         return td_fail(TD_E_NOMEM, "%s: no memory to read it", name);
     }
     yaml_parser_set_input_string(&parser, bytes, size);
-    reader r = { .values = values, .name = name };
+    reader r = { .keys = keys, .name = name };
     td_status status = read_stream(&r, &parser);
     yaml_parser_delete(&parser);
     return status;
@@ -194,21 +195,21 @@ td_status config_parse(settings *values, const char *name, const void *bytes, si
 
 #else
 
-td_status config_parse(settings *values, const char *name, const void *bytes, size_t size)
+td_status config_parse(train_args *keys, const char *name, const void *bytes, size_t size)
 {
-    (void)values, (void)bytes, (void)size;
+    (void)keys, (void)bytes, (void)size;
     return td_fail(TD_E_UNSUPPORTED,
                    "%s: this build reads no YAML: libyaml is missing; make deps, then make", name);
 }
 
 #endif
 
-td_status config_read(settings *values, const char *path)
+td_status config_read(train_args *keys, const char *path)
 {
     char *bytes;
     size_t size;
     TD_TRY(td_read_file(path, "a configuration", CONFIG_MOST_BYTES, &bytes, &size));
-    td_status status = config_parse(values, path, bytes, size);
+    td_status status = config_parse(keys, path, bytes, size);
     free(bytes);
     return status;
 }
