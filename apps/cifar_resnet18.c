@@ -77,8 +77,8 @@ static td_status open_data(train_run *r)
 {
     job *j = (job *)r;
     bool fetches = td_dist_local_rank() == 0;
-    if (r->args.save != NULL) {
-        TD_TRY(check_can_save(r->args.save));
+    if (r->args.files.save != NULL) {
+        TD_TRY(check_can_save(r->args.files.save));
     }
     if (!fetches) {
         TD_TRY(ranks_barrier());
@@ -123,23 +123,25 @@ static void epoch_done(train_run *r, double seconds, char *path)
 {
     const train_args *args = &r->args;
     int64_t epoch = r->state.epoch + 1;
-    bool due =
-        train_is_due(epoch, args->save_every) || (epoch == args->epochs && args->save_every > 0);
+    bool due = train_is_due(epoch, args->files.save_every) ||
+               (epoch == args->epochs && args->files.save_every > 0);
     progress_print(&r->progress,
                    "== epoch: [%" PRId64 "/%" PRId64 "] | %.1f s | %.0f images/s | waited for "
                    "data: %.1f s",
-                   epoch, args->epochs, seconds, (double)(r->state.seen - r->seen_before) / seconds,
-                   td_loader_wait_seconds(r->loader) - r->waited);
-    if (args->save != NULL && due) {
-        snprintf(path, TRAIN_PATH_BYTES, "%s", args->save);
+                   epoch, args->epochs, seconds,
+                   (double)(r->state.seen - r->clock.seen_before) / seconds,
+                   td_loader_wait_seconds(r->loader) - r->clock.waited);
+    if (args->files.save != NULL && due) {
+        snprintf(path, TRAIN_PATH_BYTES, "%s", args->files.save);
     }
 }
 
 static void latest(const train_run *r, char *path)
 {
     const train_args *args = &r->args;
-    if (args->save != NULL || args->resume != NULL) {
-        snprintf(path, TRAIN_PATH_BYTES, "%s", args->save != NULL ? args->save : args->resume);
+    if (args->files.save != NULL || args->files.resume != NULL) {
+        snprintf(path, TRAIN_PATH_BYTES, "%s",
+                 args->files.save != NULL ? args->files.save : args->files.resume);
     } else {
         snprintf(path, TRAIN_PATH_BYTES, "%s.safetensors", r->app);
     }
@@ -293,7 +295,7 @@ int main(int argc, char **argv)
                                   .batch_size = 256,
                                   .lr = 0.01,
                                   .workers = train_default_workers(),
-                                  .save_every = 1 },
+                                  .files.save_every = 1 },
                         .recipe = { .accumulate = 1 } },
               .print_every = PRINT_EVERY_ALONE,
               .stem = "imagenet" };

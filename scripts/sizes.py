@@ -51,7 +51,7 @@ PLAN = [
     ("dist/trace", 300),
     ("apps", 3700),
     ("apps/library", 100),
-    ("apps/tools/*", 5540),
+    ("apps/tools/*", 5150),
 ]
 PRODUCT_PLAN = 79000
 ROOTS = ("tensor", "autograd", "nn")  # what a learner reads first
@@ -68,7 +68,7 @@ TOOLS_IN_APPS = {"apps/cifar_resnet18.c"}
 LONG_STRUCTS = {
     "td_optim_slice": 23, "td_apply_plan": 26, "td_bf16_reduce": 32, "td_reduce_plan": 25, "td_wino_plan": 22,
     "td_gemm_desc": 22, "td_loops": 36, "update_constants": 23, "td_shm": 22, "td_replica": 22, "td_loader": 21,
-    "train_run": 38, "train_args": 38,
+    "train_run": 27,
 }
 ROOMS = ["tensor", "autograd", "nn", "data", "dist", "apps"]
 BESIDE = ["tests", "bench", "examples"]

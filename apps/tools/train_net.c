@@ -25,7 +25,7 @@ static td_status program(train_run *r)
     if (r->net == NULL || r->optim == NULL || r->loader == NULL) {
         return TD_E_NOMEM; /* or what else has kept them from being made */
     }
-    if (r->args.resume == NULL) {
+    if (r->args.files.resume == NULL) {
         TD_TRY(classify_load_weights(c));
     }
     TD_TRY(train_loop(r));

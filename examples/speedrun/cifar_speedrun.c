@@ -51,19 +51,20 @@ static void read_options(job *j, int argc, char **argv)
         cli_int("seed", &args->seed, 0, 9e15, "Of the first run"),
         cli_flag("plain-test", &j->plain_test,
                  "Test on each image once instead of on six views of it"),
-        cli_text("save-model", "PATH", &args->save_model,
+        cli_text("save-model", "PATH", &args->files.save_model,
                  "Write the weights of the last run: td_load reads them into an airbench_new"),
         cli_text("data", "FOLDER", &args->data,
                  "Folder with CIFAR-10's binary files; otherwise $TANDEM_DATA, otherwise "
                  "data/cifar10"),
         cli_flag("download", &j->download, "Fetch CIFAR-10 (170 MB) if it is not there"),
-        cli_text("device", "NAME", &args->device_name, "Where to compute: cpu, cuda, cuda:1"),
-        cli_flag("graph", &args->graph,
+        cli_text("device", "NAME", &args->compute.device_name,
+                 "Where to compute: cpu, cuda, cuda:1"),
+        cli_flag("graph", &args->compute.graph,
                  "GPUs: record a training step as a CUDA graph, and replay it: the same bits, and "
                  "the GPU no longer waits for the host"),
-        cli_text("precision", "NAME", &args->precision_name,
+        cli_text("precision", "NAME", &args->compute.precision_name,
                  "Arithmetic of convolutions and products", .choices = "fp32|bf16|bf16x3"),
-        cli_int("threads", &args->threads, 0, 1024,
+        cli_int("threads", &args->compute.threads, 0, 1024,
                 "Threads that compute; 0: all CPUs. Results do not depend on it"),
         cli_int("workers", &args->workers, 0, 256, "Threads that prepare batches ahead; 0: none"),
         { 0 }
@@ -78,8 +79,8 @@ static void read_options(job *j, int argc, char **argv)
 static td_status apply_options(job *j)
 {
     TD_TRY(train_args_apply(&j->args, app_name));
-    if (j->args.save_model != NULL) {
-        TD_TRY(check_can_save(j->args.save_model));
+    if (j->args.files.save_model != NULL) {
+        TD_TRY(check_can_save(j->args.files.save_model));
     }
     j->how = speedrun_recipe_of(j->recipe);
     j->epochs = j->epochs > 0 ? j->epochs : j->how->epochs;
@@ -176,7 +177,7 @@ static td_status one_run(const job *j, int64_t seed, double *accuracy, double *s
                    .epochs = j->epochs,
                    .loader = loader,
                    .batch_size = j->args.batch_size,
-                   .graph = j->args.graph };
+                   .graph = j->args.compute.graph };
     double began = td_clock();
     td_status status = loader != NULL ? speedrun_begin(&s) : TD_E_NOMEM;
     td_free(images);
@@ -191,8 +192,8 @@ static td_status one_run(const job *j, int64_t seed, double *accuracy, double *s
                                accuracy);
         *seconds = td_clock() - began;
     }
-    if (status == TD_OK && !stop_requested() && j->args.save_model != NULL) {
-        status = td_save(j->args.save_model, s.net);
+    if (status == TD_OK && !stop_requested() && j->args.files.save_model != NULL) {
+        status = td_save(j->args.files.save_model, s.net);
     }
     td_loader_close(loader);
     speedrun_free(&s);
@@ -227,8 +228,7 @@ static td_status all_runs(const job *j)
 
 int main(int argc, char **argv)
 {
-    job j = { .args = { .precision_name = "fp32",
-                        .device_name = "cpu",
+    job j = { .args = { .compute = { .precision_name = "fp32", .device_name = "cpu" },
                         .words = { .device = "--device" },
                         .workers = train_default_workers() },
               .recipe = "sgd",

@@ -125,8 +125,8 @@ static td_status resume(const char *path)
 {
     train_run r;
     open_run(&r);
-    r.args.resume = path;
-    r.args.autotune = true;
+    r.args.files.resume = path;
+    r.args.compute.autotune = true;
     td_status status = train_resume(&r);
     if (status == TD_OK) {
         (void)train_steps_done(&r);

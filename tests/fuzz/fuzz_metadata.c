@@ -4,6 +4,7 @@
 #include "apps/tools/common/train.h"
 #include "data/data.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -40,7 +41,7 @@ static void put_options(train_run *r)
     const cli_option table[] = { cli_int("epochs", &epochs, 1, 1e6, "", .resume = CLI_RESTORE),
                                  cli_int("seed", &r->args.seed, 0, 9e15, "", .resume = CLI_RESTORE),
                                  cli_real("lr", &r->args.lr, 1e-12, 1e6, "", .resume = CLI_RESTORE),
-                                 cli_text("device", "D", &r->args.device_name, "",
+                                 cli_text("device", "D", &r->args.compute.device_name, "",
                                           .resume = CLI_RESTORE),
                                  { 0 } };
     train_args_add(&r->args, table);
@@ -66,7 +67,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     file = memfd_create("checkpoint", 0);
     require(file >= 0);
     snprintf(path, sizeof path, "/proc/self/fd/%d", file);
-    run.args.resume = path;
+    run.args.files.resume = path;
     return 0;
 }
 

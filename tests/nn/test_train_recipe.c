@@ -130,7 +130,7 @@ static void run(train_recipe recipe, int64_t batch, outcome *result)
     bool ranks = td_dist_is_initialized();
     train_run r = { .task = recipe.label_smoothing == 0.5 ? &measured : &task,
                     .app = "test",
-                    .args = { .epochs = EPOCHS, .batch_size = batch, .recompute = "none" },
+                    .args = { .epochs = EPOCHS, .batch_size = batch, .compute.recompute = "none" },
                     .train = &data,
                     .test = &data,
                     .recipe = recipe };

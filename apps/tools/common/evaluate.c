@@ -55,10 +55,11 @@ static td_status open_part(train_run *r, int64_t batch_size)
     /* A loader draws from its generator even when it does not shuffle. */
     td_generator_seed(&r->tests.generator, 0);
     bool alone = !td_dist_is_initialized();
-    r->tests.loader = td_loader_open(
-        r->test, .batch_size = batch_size, .workers = (int)r->args.workers,
-        .sampler = alone ? NULL : td_distributed_sampler(.no_padding = true),
-        .generator = &r->tests.generator, .streamed = r->args.streamed, .device = r->net->device);
+    r->tests.loader =
+        td_loader_open(r->test, .batch_size = batch_size, .workers = (int)r->args.workers,
+                       .sampler = alone ? NULL : td_distributed_sampler(.no_padding = true),
+                       .generator = &r->tests.generator, .streamed = r->args.compute.streamed,
+                       .device = r->net->device);
     return r->tests.loader != NULL ? TD_OK : TD_E_NOMEM;
 }
 

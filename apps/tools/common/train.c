@@ -54,23 +54,25 @@ enum { LOSS, SUMS, OUTCOME = SUMS + TRAIN_SUMS /* of the loss scaler */, RESULTS
  * background, the program says so. */
 static td_status count_step(train_run *r, const double *results, int64_t targets)
 {
-    double sums[] = { results[LOSS],     results[SUMS],
-                      results[SUMS + 1], (double)targets,
-                      stop_requested(),  r->saving != NULL && !td_saving_is_written(r->saving) };
+    double sums[] = {
+        results[LOSS],     results[SUMS],
+        results[SUMS + 1], (double)targets,
+        stop_requested(),  r->saving.thread != NULL && !td_saving_is_written(r->saving.thread)
+    };
     TD_TRY(ranks_sum(sums, 6));
     r->state.batch++;
     r->state.loss_sum += sums[0] / td_dist_world_size();
     r->state.sums[0] += sums[1];
     r->state.sums[1] += sums[2];
     r->state.seen += (int64_t)sums[3];
-    r->step_targets = (int64_t)sums[3];
+    r->clock.step_targets = (int64_t)sums[3];
     r->stop = sums[4] > 0;
     return sums[5] == 0 ? train_save_finish(r) : TD_OK;
 }
 
 static td_status check_step(const train_run *r, double loss)
 {
-    TD_TRY(r->ddp_status); /* a peer may have died */
+    TD_TRY(r->ranks.status); /* a peer may have died */
     return isfinite(loss)
                ? TD_OK
                : td_fail(TD_E_ARG,
@@ -174,7 +176,7 @@ static td_status learn(void *user, td_tensor *const *inputs, td_tensor **results
         td_ddp_no_sync_end(r->net);
     }
     TD_TRY(status);
-    TD_TRY(r->ddp_status);
+    TD_TRY(r->ranks.status);
     if (group.last) {
         optimize(r);
     }
@@ -199,7 +201,7 @@ static const char *const metric_names[TRAIN_METRICS] = {
 
 static td_status log_open(train_run *r)
 {
-    return ranks_first() ? metrics_open(r->args.log_dir, metric_names, r->task->metrics,
+    return ranks_first() ? metrics_open(r->args.files.log_dir, metric_names, r->task->metrics,
                                         train_steps_done(r), &r->log)
                          : TD_OK;
 }
@@ -211,7 +213,7 @@ static td_status log_step(const train_run *r, double loss, double wait)
         [TRAIN_EPOCH_LOSS] = train_epoch_loss(r),
         [TRAIN_EPOCH_ACCURACY] = train_epoch_accuracy(r),
         [TRAIN_LR] = td_optim_lr(r->optim),
-        [TRAIN_IMAGES_PER_SECOND] = progress_rate(&r->progress, r->step_targets),
+        [TRAIN_IMAGES_PER_SECOND] = progress_rate(&r->progress, r->clock.step_targets),
         [TRAIN_TEST_LOSS] = NAN,
         [TRAIN_TEST_ACCURACY] = NAN,
         [TRAIN_EPOCH_ACCURACY_K] = train_epoch_accuracy_k(r),
@@ -246,14 +248,15 @@ static td_status after_step(train_run *r, double loss)
                                                    .epochs = r->args.epochs,
                                                    .step = r->state.batch,
                                                    .steps = steps,
-                                                   .batch = r->step_targets,
+                                                   .batch = r->clock.step_targets,
                                                    .loss = train_epoch_loss(r),
                                                    .accuracy = train_epoch_accuracy(r) });
     r->task->step_done(r, loss);
     double waited = td_loader_wait_seconds(r->loader);
-    TD_TRY(log_step(r, loss, waited - r->step_waited));
-    r->step_waited = waited;
-    bool due = train_is_due(train_steps_done(r), r->args.save_every_steps) && between_groups(r);
+    TD_TRY(log_step(r, loss, waited - r->clock.step_waited));
+    r->clock.step_waited = waited;
+    bool due =
+        train_is_due(train_steps_done(r), r->args.files.save_every_steps) && between_groups(r);
     return due && r->state.batch < steps ? train_save_latest(r) : TD_OK;
 }
 
@@ -287,7 +290,7 @@ static td_status one_step(train_run *r, const td_batch *batch)
     TD_TRY(runner_step(&r->runner, kind_of(r, group_of(r, now)), batch));
     TD_TRY(train_autotune_after_step(r));
     int64_t asked = train_steps_done(r) + runner_waiting(&r->runner);
-    bool all = train_is_due(asked, r->args.save_every_steps);
+    bool all = train_is_due(asked, r->args.files.save_every_steps);
     while (runner_full(&r->runner) || (all && runner_waiting(&r->runner) > 0)) {
         TD_TRY(take_results(r));
     }
@@ -321,9 +324,9 @@ static td_status run_epochs(train_run *r)
         progress_print(&r->progress, "all %" PRId64 " epochs are done", r->args.epochs);
     }
     while (r->state.epoch < r->args.epochs && !r->stop) {
-        r->began = td_clock();
-        r->seen_before = r->state.seen;
-        r->waited = r->step_waited = td_loader_wait_seconds(r->loader);
+        r->clock.began = td_clock();
+        r->clock.seen_before = r->state.seen;
+        r->clock.waited = r->clock.step_waited = td_loader_wait_seconds(r->loader);
         if (r->task->epoch_begins != NULL) {
             r->task->epoch_begins(r);
         }
@@ -333,7 +336,7 @@ static td_status run_epochs(train_run *r)
             break; /* asked to stop in mid-epoch */
         }
         path[0] = '\0';
-        r->task->epoch_done(r, td_clock() - r->began, path);
+        r->task->epoch_done(r, td_clock() - r->clock.began, path);
         td_status tested = TD_OK;
         if (r->task->validate != NULL && !r->stop) {
             tested = r->task->validate(r);
@@ -358,13 +361,13 @@ static td_status run_epochs(train_run *r)
  * have to agree. */
 static td_status finish_saving(train_run *r, td_status status)
 {
-    if (status == TD_OK || r->saving == NULL) {
+    if (status == TD_OK || r->saving.thread == NULL) {
         return status;
     }
     char reason[1024];
     snprintf(reason, sizeof reason, "%s", td_last_error());
-    if (r->saving_together) {
-        td_saving_cancel(&r->saving);
+    if (r->saving.together) {
+        td_saving_cancel(&r->saving.thread);
     } else if (train_save_finish(r) != TD_OK) {
         fprintf(stderr, "%s: %s\n", r->app, td_last_error());
     }
@@ -374,7 +377,7 @@ static td_status finish_saving(train_run *r, td_status status)
 static void on_ddp_error(td_status status, const char *message, void *user)
 {
     train_run *r = user;
-    r->ddp_status = td_fail(status, "%s", message);
+    r->ranks.status = td_fail(status, "%s", message);
 }
 
 /* Rank 0 runs the model, all of whose values are here then. */
@@ -396,8 +399,8 @@ static td_status prepare(train_run *r)
     if (td_is_ddp(r->net)) {
         td_ddp_on_error(r->net, on_ddp_error, r);
     }
-    if (strcmp(r->args.recompute, "none") != 0) {
-        bool blocks = strcmp(r->args.recompute, "block") == 0;
+    if (strcmp(r->args.compute.recompute, "none") != 0) {
+        bool blocks = strcmp(r->args.compute.recompute, "block") == 0;
         td_model_recompute(r->net, blocks ? TD_PART_BLOCK : TD_PART_STAGE);
     }
     bool averages = r->recipe.ema_decay > 0;
@@ -411,7 +414,7 @@ static td_status prepare(train_run *r)
     train_shard_tell(r);
     TD_TRY(train_resume(r));
     TD_TRY(r->task->accepted != NULL ? r->task->accepted(r) : TD_OK);
-    TD_TRY(r->args.log_dir != NULL ? log_open(r) : TD_OK);
+    TD_TRY(r->args.files.log_dir != NULL ? log_open(r) : TD_OK);
     return r->args.summary ? show_summary(r) : TD_OK;
 }
 
@@ -430,7 +433,7 @@ static td_status test(train_run *r)
  * may have learned before.) */
 static td_status check_learned(const train_run *r)
 {
-    if (r->scaler == NULL || r->optim_steps > 0 || r->args.resume != NULL) {
+    if (r->scaler == NULL || r->optim_steps > 0 || r->args.files.resume != NULL) {
         return TD_OK;
     }
     td_scaler_state now = td_scaler_now(r->scaler);
@@ -447,7 +450,7 @@ static td_status check_learned(const train_run *r)
 /* --save-model: the weights that were tested. */
 static td_status save_model(train_run *r)
 {
-    const char *path = r->args.save_model;
+    const char *path = r->args.files.save_model;
     if (path == NULL || !train_saves_model(r)) {
         return TD_OK;
     }
@@ -468,9 +471,9 @@ td_status train_loop(train_run *r)
     }
     r->runner =
         (runner){ .step = learn, .user = r, .results = r->scaler != NULL ? RESULTS : OUTCOME };
-    td_status status =
-        r->args.graph ? runner_capture(&r->runner, r->args.device, r->loader, r->args.words.graph)
-                      : TD_OK;
+    td_status status = r->args.compute.graph ? runner_capture(&r->runner, r->args.device, r->loader,
+                                                              r->args.words.graph)
+                                             : TD_OK;
     if (status == TD_OK) {
         status = finish_saving(r, run_epochs(r));
     }
@@ -486,5 +489,5 @@ td_status train_loop(train_run *r)
     if (td_is_ddp(r->net) && ranks_first()) {
         td_ddp_print_stats(r->net, stdout);
     }
-    return r->args.trace != NULL ? td_trace_close() : TD_OK;
+    return r->args.files.trace != NULL ? td_trace_close() : TD_OK;
 }

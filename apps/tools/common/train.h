@@ -86,6 +86,30 @@ typedef struct train_tests {
     int64_t common; /* batches that every rank has */
 } train_tests;
 
+/* How the processes of a run work together. */
+typedef struct train_together {
+    td_mesh *mesh;        /* NULL: there is one process */
+    train_hook hook;      /* --comm-hook */
+    td_zero_options zero; /* --shard */
+    td_status status;     /* what td_ddp_on_error has told, if anything */
+} train_together;
+
+/* --save-async: the checkpoint that a thread is writing. */
+typedef struct train_saving {
+    td_saving *thread; /* NULL: none */
+    char path[TRAIN_PATH_BYTES];
+    bool at_epoch; /* an epoch's, not one between */
+    bool together; /* several ranks are told its outcome */
+} train_saving;
+
+/* What the running epoch and step have taken. */
+typedef struct train_clock {
+    double began, waited; /* when the epoch began; seconds waited for data before it */
+    double step_waited;   /* the same before the running step */
+    int64_t seen_before;  /* targets of this epoch that were seen before `began` */
+    int64_t step_targets; /* in the last step, of all ranks */
+} train_clock;
+
 struct train_run {
     const train_task *task;
     const char *app; /* the program's name, for messages */
@@ -96,17 +120,17 @@ struct train_run {
     td_module *net; /* these three are made by the program, ended by train_end */
     td_optim *optim;
     td_loader *loader;
-    train_hook hook;      /* --comm-hook */
-    td_zero_options zero; /* --shard */
-    td_mesh *mesh;        /* of the processes; NULL: there is one */
+    train_together ranks;
     train_recipe recipe;
     td_ema *ema;         /* made by train_loop if the recipe has one */
     td_scaler *scaler;   /* made by train_loop under --precision fp16 */
     int64_t optim_steps; /* taken since the program began */
     runner runner;
     int64_t targets[RUNNER_DEPTH]; /* of the latest batches, by their number in the epoch */
-    bool tuned;                    /* what --autotune chooses is chosen */
-    bool tuned_before;             /* the checkpoint has choices */
+    struct {
+        bool now;    /* what --autotune chooses is chosen */
+        bool before; /* the checkpoint has choices */
+    } tuned;
     notes notes;      /* of the model, for checkpoints; the task's open adds them, if any */
     bool drop_last;   /* train_loader leaves out a last batch that is not full */
     bool fresh_optim; /* a resumed run takes the weights, and not the optimizer's state */
@@ -114,16 +138,9 @@ struct train_run {
     train_state state;
     metrics *log;
     progress progress;
-    td_saving *saving; /* --save-async: the checkpoint that a thread is writing; NULL: none */
-    char saving_path[TRAIN_PATH_BYTES];
-    bool saving_epoch;    /* an epoch's, not one between */
-    bool saving_together; /* several ranks are told its outcome */
-    int64_t step_targets; /* in the last step, of all ranks */
-    double began, waited; /* when the epoch began; seconds waited for data before it */
-    double step_waited;   /* the same before the running step */
-    int64_t seen_before;  /* targets of this epoch that were seen before `began` */
-    bool stop;            /* all ranks have agreed to stop */
-    td_status ddp_status; /* what td_ddp_on_error has told, if anything */
+    train_saving saving;
+    train_clock clock;
+    bool stop; /* all ranks have agreed to stop */
 };
 
 /* ---- what a program calls ---- */
@@ -224,7 +241,7 @@ td_status train_resume(train_run *r);
 /* --mesh (train_shard.c): arranges the processes; before train_begin. */
 td_status train_mesh(train_run *r);
 
-/* --shard, --offload and --wire (train_shard.c): into r->ddp. */
+/* --shard, --offload and --wire (train_shard.c): into r->ranks. */
 td_status train_set_shard(train_run *r);
 /* --shard (train_shard.c): whether it is at work; one line on rank 0, if there is something to say.
  */

@@ -11,33 +11,42 @@ typedef struct train_words {
     const char *lr, *data, *device, *precision, *graph;
 } train_words;
 
-typedef struct train_args {
-    const char *data;
-    int64_t epochs, batch_size;
-    double lr;
-    int64_t seed;
-    int64_t workers;
+/* Where and how a program computes. */
+typedef struct train_compute {
+    const char *device_name, *precision_name;
+    const char *recompute; /* none, block, stage */
+    bool winograd, autotune, graph, streamed, debug_nan;
     int64_t threads; /* 0: the device's default */
     bool pin;        /* threads on CPUs of their own */
-    const char *device_name;
-    const char *save, *save_model;
-    const char *resume;
-    const char *log_dir;
-    const char *trace;
+} train_compute;
+
+/* What a run writes, and what it goes on from. */
+typedef struct train_files {
+    const char *save, *save_model, *resume, *log_dir, *trace;
     int64_t save_every, save_every_steps;
-    bool save_async;
-    const char *precision_name;
-    bool winograd, autotune, graph, streamed;
-    bool auto_resume, debug_nan, summary;
+    bool save_async, auto_resume;
+} train_files;
+
+/* What several processes do. */
+typedef struct train_ranks {
     double timeout;        /* seconds that ranks wait for each other */
-    const char *recompute; /* none, block, stage */
     const char *comm_hook; /* train_hook_read; NULL: none */
     const char *shard;     /* none, optimizer, gradients, parameters; NULL: none */
     const char *offload;   /* td_zero_options.offload; NULL: none */
     const char *wire;      /* none, bf16; NULL: none */
     const char *mesh;      /* of the processes (dist/comm/mesh.h); NULL: $TANDEM_MESH */
+} train_ranks;
+
+typedef struct train_args {
+    const char *data;
+    int64_t epochs, batch_size, seed, workers;
+    double lr;
+    train_compute compute;
+    train_files files;
+    train_ranks ranks;
+    bool summary;
     reports reports;
-    td_device device; /* device_name, read by train_args_apply */
+    td_device device; /* compute.device_name, read by train_args_apply */
     train_words words;
 
     cli_option options[CLI_MAX_OPTIONS];

@@ -8,10 +8,10 @@
 
 static void tell(train_run *r, const td_autotune_stats *f)
 {
-    if (f->chosen == 0 && r->tuned_before) {
+    if (f->chosen == 0 && r->tuned.before) {
         return; /* a checkpoint's hold */
     }
-    if (r->tuned_before) {
+    if (r->tuned.before) {
         progress_print(&r->progress, "autotune: the checkpoint's choices are for other shapes or "
                                      "another device; they are made again");
     }
@@ -34,10 +34,10 @@ static void tell(train_run *r, const td_autotune_stats *f)
 td_status train_autotune_after_step(train_run *r)
 {
     td_autotune_stats stats;
-    if (!r->args.autotune || r->tuned) {
+    if (!r->args.compute.autotune || r->tuned.now) {
         return TD_OK;
     }
-    r->tuned = true;
+    r->tuned.now = true;
     TD_TRY(td_autotune_agree(NULL, &stats));
     tell(r, &stats);
     return TD_OK;
@@ -51,9 +51,9 @@ static bool of_earlier_version(const char *text)
 
 td_status train_autotune_resume(train_run *r)
 {
-    const char *path = r->args.resume;
+    const char *path = r->args.files.resume;
     td_safetensors *file;
-    if (!r->args.autotune) {
+    if (!r->args.compute.autotune) {
         return TD_OK;
     }
     TD_TRY(td_safetensors_open(path, &file));
@@ -64,7 +64,7 @@ td_status train_autotune_resume(train_run *r)
         text = NULL;
     }
     td_status status = text != NULL ? td_autotune_take(text, strlen(text)) : TD_OK;
-    r->tuned_before = text != NULL && status == TD_OK;
+    r->tuned.before = text != NULL && status == TD_OK;
     td_safetensors_close(file);
     return status == TD_OK ? TD_OK : td_fail_context(status, "%s: its 'autotune'", path);
 }

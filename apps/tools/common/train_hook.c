@@ -54,7 +54,7 @@ static int64_t optimizer_steps(const train_run *r)
 
 void train_hook_tell(const train_run *r)
 {
-    const train_hook *h = &r->hook;
+    const train_hook *h = &r->ranks.hook;
     if (h->name == NULL) {
         return;
     }
@@ -79,11 +79,11 @@ void train_hook_resume(const train_run *r)
 {
     char text[256];
     train_hook then = { 0 };
-    bool same =
-        td_checkpoint_metadata(r->args.resume, "option.comm-hook", text, sizeof text) == TD_OK &&
-        train_hook_read(text, &then) && then.rank == r->hook.rank;
-    if (td_is_ddp(r->net) && r->hook.rank > 0 && !same) {
+    bool same = td_checkpoint_metadata(r->args.files.resume, "option.comm-hook", text,
+                                       sizeof text) == TD_OK &&
+                train_hook_read(text, &then) && then.rank == r->ranks.hook.rank;
+    if (td_is_ddp(r->net) && r->ranks.hook.rank > 0 && !same) {
         td_printf_rank0("PowerSGD begins again: %s is of a run without it, or of another rank\n",
-                        r->args.resume);
+                        r->args.files.resume);
     }
 }

@@ -13,14 +13,15 @@ td_status train_begin(train_run *r)
     }
     TD_TRY(train_find_latest(r));
     TD_TRY(train_args_apply(&r->args, r->task->name));
-    TD_REQUIRE(r->args.comm_hook == NULL || train_hook_read(r->args.comm_hook, &r->hook), TD_HERE,
-               "--comm-hook %s is none of its forms", r->args.comm_hook);
+    TD_REQUIRE(r->args.ranks.comm_hook == NULL ||
+                   train_hook_read(r->args.ranks.comm_hook, &r->ranks.hook),
+               TD_HERE, "--comm-hook %s is none of its forms", r->args.ranks.comm_hook);
     TD_TRY(train_set_shard(r));
-    if (r->args.trace != NULL) {
-        TD_TRY(td_trace_open(r->args.trace));
+    if (r->args.files.trace != NULL) {
+        TD_TRY(td_trace_open(r->args.files.trace));
     }
-    if (r->args.save_model != NULL) {
-        TD_TRY(check_can_save(r->args.save_model));
+    if (r->args.files.save_model != NULL) {
+        TD_TRY(check_can_save(r->args.files.save_model));
     }
     TD_TRY(r->task->open(r));
     TD_TRY(ranks_agree("training data", r->data_name));
@@ -29,10 +30,10 @@ td_status train_begin(train_run *r)
 
 td_module *train_ddp(const train_run *r, td_module *model)
 {
-    const train_hook *h = &r->hook;
+    const train_hook *h = &r->ranks.hook;
     return model == NULL
                ? NULL
-               : td_ddp(model, .mesh = r->mesh, .strategy = &r->zero.strategy,
+               : td_ddp(model, .mesh = r->ranks.mesh, .strategy = &r->ranks.zero.strategy,
                         .comm_hook = h->rank > 0 ? NULL : h->name,
                         .codec =
                             h->rank > 0 ? td_powersgd(.rank = h->rank, .start = h->start) : NULL);
@@ -40,8 +41,8 @@ td_module *train_ddp(const train_run *r, td_module *model)
 
 td_sampler *train_sampler(const train_run *r)
 {
-    int ranks = r->mesh != NULL ? td_mesh_size(r->mesh, "rep+dp") : 1;
-    return td_distributed_sampler(.rank = ranks > 1 ? td_mesh_rank(r->mesh, "rep+dp") : 0,
+    int ranks = r->ranks.mesh != NULL ? td_mesh_size(r->ranks.mesh, "rep+dp") : 1;
+    return td_distributed_sampler(.rank = ranks > 1 ? td_mesh_rank(r->ranks.mesh, "rep+dp") : 0,
                                   .world_size = ranks, .shuffle = true,
                                   .seed = (uint64_t)r->args.seed);
 }
@@ -50,7 +51,7 @@ td_loader *train_loader(train_run *r, td_sampler *sampler)
 {
     return td_loader_open(r->train, .batch_size = r->args.batch_size, .shuffle = true,
                           .sampler = sampler, .drop_last = r->drop_last,
-                          .workers = (int)r->args.workers, .streamed = r->args.streamed,
+                          .workers = (int)r->args.workers, .streamed = r->args.compute.streamed,
                           .device = r->args.device);
 }
 
@@ -63,7 +64,7 @@ static void end(train_run *r)
     td_scaler_free(r->scaler);
     td_optim_free(r->optim);
     td_module_free(r->net);
-    td_mesh_free(r->mesh);
+    td_mesh_free(r->ranks.mesh);
     notes_free(&r->notes);
     r->task->close(r);
 }
@@ -71,7 +72,8 @@ static void end(train_run *r)
 int train_main(train_run *r, train_program program)
 {
     bool several = td_dist_is_launched();
-    td_status status = several ? td_dist_init(.timeout = r->args.timeout) : TD_OK; /* all wait */
+    td_status status =
+        several ? td_dist_init(.timeout = r->args.ranks.timeout) : TD_OK; /* all wait */
     if (status == TD_OK) {
         status = program(r);
     }

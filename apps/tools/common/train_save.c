@@ -114,7 +114,7 @@ static td_status save(train_run *r, const char *path, td_saving **background)
     if (!ranks_first() && !together) {
         return TD_OK;
     }
-    r->saving_together = together;
+    r->saving.together = together;
     return weights_are_finite(r)
                ? write_checkpoint(r, checkpoint)
                : td_fail(TD_E_ARG,
@@ -133,9 +133,9 @@ static void tell_saved(train_run *r, const char *path, bool at_epoch)
 
 td_status train_save_finish(train_run *r)
 {
-    if (r->saving != NULL) {
-        TD_TRY(td_saving_wait(&r->saving));
-        tell_saved(r, r->saving_path, r->saving_epoch);
+    if (r->saving.thread != NULL) {
+        TD_TRY(td_saving_wait(&r->saving.thread));
+        tell_saved(r, r->saving.path, r->saving.at_epoch);
     }
     return TD_OK;
 }
@@ -143,10 +143,10 @@ td_status train_save_finish(train_run *r)
 static td_status save_and_tell(train_run *r, const char *path, bool at_epoch)
 {
     TD_TRY(train_save_finish(r));
-    TD_TRY(save(r, path, r->args.save_async ? &r->saving : NULL));
-    if (r->args.save_async) { /* train_save_finish tells */
-        snprintf(r->saving_path, sizeof r->saving_path, "%s", path);
-        r->saving_epoch = at_epoch;
+    TD_TRY(save(r, path, r->args.files.save_async ? &r->saving.thread : NULL));
+    if (r->args.files.save_async) { /* train_save_finish tells */
+        snprintf(r->saving.path, sizeof r->saving.path, "%s", path);
+        r->saving.at_epoch = at_epoch;
     } else {
         tell_saved(r, path, at_epoch);
     }
@@ -168,8 +168,8 @@ td_status train_save_epoch(train_run *r, const char *path)
         TD_TRY(save_and_tell(r, path, true));
     }
     /* --auto-resume will look for the latest one only. */
-    bool due = train_is_due(train_steps_done(r), r->args.save_every_steps) ||
-               (path[0] != '\0' && r->args.auto_resume);
+    bool due = train_is_due(train_steps_done(r), r->args.files.save_every_steps) ||
+               (path[0] != '\0' && r->args.files.auto_resume);
     return due && strcmp(path, latest) != 0 ? save_and_tell(r, latest, false) : TD_OK;
 }
 
@@ -295,7 +295,7 @@ static td_status restore_option(const char *path, const cli_option *option, char
 
 td_status train_args_resume(train_args *args, const char *task)
 {
-    const char *path = args->resume;
+    const char *path = args->files.resume;
     char trained[256];
     TD_TRY(read_note(path, "task", trained, sizeof(trained)));
     if (strcmp(trained, task) != 0) {
@@ -322,12 +322,12 @@ td_status train_look_at(const char *path)
 
 td_status train_find_latest(train_run *r)
 {
-    static char path[TRAIN_PATH_BYTES]; /* args.resume points to it */
+    static char path[TRAIN_PATH_BYTES]; /* args.files.resume points to it */
     r->task->latest(r, path);
-    if (!r->args.auto_resume || r->args.resume != NULL || access(path, F_OK) != 0) {
+    if (!r->args.files.auto_resume || r->args.files.resume != NULL || access(path, F_OK) != 0) {
         return TD_OK;
     }
-    r->args.resume = path;
+    r->args.files.resume = path;
     td_status status = train_look_at(path);
     return status != TD_E_FORMAT
                ? status
@@ -378,10 +378,10 @@ static td_status load(train_run *r, td_checkpoint_options checkpoint)
 
 td_status train_resume(train_run *r)
 {
-    td_checkpoint_options checkpoint = contents_of(r, r->args.resume);
+    td_checkpoint_options checkpoint = contents_of(r, r->args.files.resume);
     r->state.best = -1;
     train_epoch_begin(&r->state, 0);
-    if (r->args.resume == NULL) {
+    if (r->args.files.resume == NULL) {
         return TD_OK;
     }
     checkpoint.optim = r->fresh_optim ? NULL : r->optim;
@@ -389,7 +389,7 @@ td_status train_resume(train_run *r)
     TD_TRY(load(r, checkpoint));
     TD_TRY(train_autotune_resume(r));
     td_optim_set_lr(r->optim, r->args.lr); /* --lr may be given again */
-    td_printf_rank0("resumed from %s after step %" PRId64 " of epoch %" PRId64 "\n", r->args.resume,
-                    r->state.batch, r->state.epoch + 1);
+    td_printf_rank0("resumed from %s after step %" PRId64 " of epoch %" PRId64 "\n",
+                    r->args.files.resume, r->state.batch, r->state.epoch + 1);
     return TD_OK;
 }

@@ -18,10 +18,10 @@ td_status train_mesh(train_run *r)
 {
     int sizes[TD_MESH_DIMS];
     if (!td_dist_is_initialized()) {
-        return r->args.mesh != NULL ? td_mesh_read(r->args.mesh, 1, sizes) : TD_OK;
+        return r->args.ranks.mesh != NULL ? td_mesh_read(r->args.ranks.mesh, 1, sizes) : TD_OK;
     }
-    TD_TRY(td_mesh_new(r->args.mesh, &r->mesh));
-    int pp = td_mesh_size(r->mesh, "pp"), tp = td_mesh_size(r->mesh, "tp");
+    TD_TRY(td_mesh_new(r->args.ranks.mesh, &r->ranks.mesh));
+    int pp = td_mesh_size(r->ranks.mesh, "pp"), tp = td_mesh_size(r->ranks.mesh, "tp");
     return pp * tp == 1
                ? TD_OK
                : td_fail(TD_E_UNSUPPORTED,
@@ -34,7 +34,7 @@ td_status train_mesh(train_run *r)
 static td_shard shard_of(const train_args *args)
 {
     int way = TD_SHARD_PARAMETERS;
-    while (way > 0 && (args->shard == NULL || strcmp(args->shard, words[way]) != 0)) {
+    while (way > 0 && (args->ranks.shard == NULL || strcmp(args->ranks.shard, words[way]) != 0)) {
         way--;
     }
     return (td_shard)way;
@@ -42,17 +42,17 @@ static td_shard shard_of(const train_args *args)
 
 bool train_defers(const train_run *r)
 {
-    return td_dist_is_initialized() && r->zero.stage == TD_SHARD_PARAMETERS;
+    return td_dist_is_initialized() && r->ranks.zero.stage == TD_SHARD_PARAMETERS;
 }
 
 td_status train_set_shard(train_run *r)
 {
-    r->zero.strategy.type = &td_zero_type;
-    r->zero.stage = shard_of(&r->args);
-    r->zero.offload = r->args.offload;
-    bool narrow = r->args.wire != NULL && strcmp(r->args.wire, "none") != 0;
-    r->zero.wire = narrow ? r->args.wire : NULL;
-    return train_defers(r) || (!narrow && r->args.offload == NULL)
+    r->ranks.zero.strategy.type = &td_zero_type;
+    r->ranks.zero.stage = shard_of(&r->args);
+    r->ranks.zero.offload = r->args.ranks.offload;
+    bool narrow = r->args.ranks.wire != NULL && strcmp(r->args.ranks.wire, "none") != 0;
+    r->ranks.zero.wire = narrow ? r->args.ranks.wire : NULL;
+    return train_defers(r) || (!narrow && r->args.ranks.offload == NULL)
                ? TD_OK
                : td_fail(TD_E_ARG,
                          "--%s is for processes with --shard parameters; one is enough (tdrun "
@@ -62,32 +62,32 @@ td_status train_set_shard(train_run *r)
 
 bool train_shards(const train_run *r)
 {
-    return r->zero.stage != TD_SHARD_NONE && td_is_ddp(r->net);
+    return r->ranks.zero.stage != TD_SHARD_NONE && td_is_ddp(r->net);
 }
 
 bool train_saves_model(const train_run *r)
 {
-    return ranks_first() || (train_shards(r) && r->zero.stage == TD_SHARD_PARAMETERS);
+    return ranks_first() || (train_shards(r) && r->ranks.zero.stage == TD_SHARD_PARAMETERS);
 }
 
 void train_shard_tell(const train_run *r)
 {
     if (train_shards(r)) {
         td_shard_stats s = td_ddp_shard_stats(r->net);
-        double mib = (double)(s.state + s.gradients * (r->zero.stage >= TD_SHARD_GRADIENTS) +
-                              s.values * (r->zero.stage >= TD_SHARD_PARAMETERS)) /
+        double mib = (double)(s.state + s.gradients * (r->ranks.zero.stage >= TD_SHARD_GRADIENTS) +
+                              s.values * (r->ranks.zero.stage >= TD_SHARD_PARAMETERS)) /
                      1048576.0;
         static const char *const shared[] = { "", "the optimizer's state is",
                                               "the optimizer's state and gradients are",
                                               "the optimizer's state, gradients and values are" };
-        int replicas = td_mesh_size(r->mesh, "rep");
+        int replicas = td_mesh_size(r->ranks.mesh, "rep");
         char each[64] = "";
         if (replicas > 1) {
             snprintf(each, sizeof each, " in each of %d replicas", replicas);
         }
-        td_printf_rank0("%s cut into %d windows%s: %.1f MiB a process\n", shared[r->zero.stage],
-                        td_mesh_size(r->mesh, "dp"), each, mib);
-    } else if (r->zero.stage != TD_SHARD_NONE) {
+        td_printf_rank0("%s cut into %d windows%s: %.1f MiB a process\n",
+                        shared[r->ranks.zero.stage], td_mesh_size(r->ranks.mesh, "dp"), each, mib);
+    } else if (r->ranks.zero.stage != TD_SHARD_NONE) {
         td_printf_rank0("--shard: there is one process, and nothing is shared\n");
     }
 }

@@ -22,8 +22,8 @@ static void take_settings(classify_run *c)
 {
     const settings *s = &c->s;
     train_run *r = &c->base;
-    r->args.log_dir = s->out_dir;
-    r->args.save_every = 1;
+    r->args.files.log_dir = s->out_dir;
+    r->args.files.save_every = 1;
     r->args.words = (train_words){ "OPTIM.BASE_LR", "TRAIN.DATASET and TRAIN.SPLIT", "DEVICE",
                                    "PRECISION", "TRAIN.GRAPH" };
     r->drop_last = true;
@@ -125,7 +125,7 @@ static td_status find_resume(classify_run *c)
                        "be a folder that all hosts share",
                        c->resume, td_dist_rank());
     }
-    c->base.args.resume = c->resume;
+    c->base.args.files.resume = c->resume;
     return TD_OK;
 }
 
@@ -165,7 +165,7 @@ td_module *classify_net(const classify_run *c)
     td_defer_init(train_defers(&c->base) && !c->tests_only);
     td_module *net = td_model(s->model.arch, .classes = s->model.num_classes,
                               .image_size = c->tests_only ? s->test.crop_size : s->train.im_size,
-                              .blank = c->tests_only || c->base.args.resume != NULL);
+                              .blank = c->tests_only || c->base.args.files.resume != NULL);
     td_defer_init(false);
     if (net == NULL) {
         (void)td_fail_context(TD_E_ARG, "MODEL.ARCH");

@@ -84,9 +84,9 @@ static td_status open_testing(classify_run *c, const td_class_names *names)
 static td_status read_known(classify_run *c)
 {
     char weights[TRAIN_PATH_BYTES];
-    bool begins = c->base.args.resume == NULL;
+    bool begins = c->base.args.files.resume == NULL;
     const char *key = begins ? classify_weights(c, weights) : "OUT_DIR";
-    const char *path = begins ? weights : c->base.args.resume;
+    const char *path = begins ? weights : c->base.args.files.resume;
     td_safetensors *file;
     if (c->s.model.dummy_input || key == NULL) {
         return TD_OK;
@@ -105,7 +105,7 @@ static td_status read_known(classify_run *c)
 /* Weights without their optimizer may begin a model of other classes. */
 static bool may_rename(const classify_run *c)
 {
-    return !c->tests_only && c->base.args.resume == NULL && !c->s.train.load_opt;
+    return !c->tests_only && c->base.args.files.resume == NULL && !c->s.train.load_opt;
 }
 
 static bool are_known(const classify_run *c, const td_dataset *data)
@@ -165,7 +165,7 @@ static td_status open_data(classify_run *c)
     td_status status = c->tests_only                         ? TD_OK
                        : may_rename(c) && c->known.count > 0 ? open_renamed(c)
                                                              : open_training(c, &c->known);
-    if (status != TD_OK && c->known.count > 0 && c->base.args.resume == NULL) {
+    if (status != TD_OK && c->known.count > 0 && c->base.args.files.resume == NULL) {
         return td_fail_context(status, "the weights are of named classes (TRAIN.LOAD_OPT False "
                                        "begins a model of others)");
     }

@@ -57,7 +57,7 @@ static void epoch_begins(train_run *r)
     classify_run *c = classifier(r);
     td_optim_set_lr(r->optim, settings_lr(&c->s, &r->args, r->state.epoch));
     c->first_batch = r->state.batch;
-    c->step_at = r->began;
+    c->step_at = r->clock.began;
 }
 
 static void print_step(train_run *r, double loss, double now, double waited)
@@ -72,9 +72,10 @@ static void print_step(train_run *r, double loss, double now, double waited)
                    "]  lr %.6f  ETA %s  Time %.3f (%.3f)  Data %.3f (%.3f)  Loss %.4f (%.4f)  "
                    "Acc@1 %.3f  Acc@%" PRId64 " %.3f",
                    st->epoch + 1, r->args.epochs, st->batch, td_loader_batches(r->loader),
-                   td_optim_lr(r->optim), eta, now - c->step_at, (now - r->began) / steps,
-                   waited - r->step_waited, (waited - r->waited) / steps, loss, train_epoch_loss(r),
-                   100 * train_epoch_accuracy(r), r->recipe.top_k, 100 * train_epoch_accuracy_k(r));
+                   td_optim_lr(r->optim), eta, now - c->step_at, (now - r->clock.began) / steps,
+                   waited - r->clock.step_waited, (waited - r->clock.waited) / steps, loss,
+                   train_epoch_loss(r), 100 * train_epoch_accuracy(r), r->recipe.top_k,
+                   100 * train_epoch_accuracy_k(r));
 }
 
 static void step_done(train_run *r, double loss)
@@ -90,13 +91,13 @@ static void step_done(train_run *r, double loss)
 
 static void epoch_done(train_run *r, double seconds, char *path)
 {
-    if (r->state.seen > r->seen_before) { /* not if it was stopped while it was tested */
+    if (r->state.seen > r->clock.seen_before) { /* not if it was stopped while it was tested */
         progress_print(&r->progress,
                        "Epoch [%" PRId64 "/%" PRId64
                        "] trained in %.1f s: %.0f images/s, waited %.1f s for data",
                        r->state.epoch + 1, r->args.epochs, seconds,
-                       (double)(r->state.seen - r->seen_before) / seconds,
-                       td_loader_wait_seconds(r->loader) - r->waited);
+                       (double)(r->state.seen - r->clock.seen_before) / seconds,
+                       td_loader_wait_seconds(r->loader) - r->clock.waited);
     }
     classify_epoch_path(classifier(r), r->state.epoch + 1, path);
 }

@@ -57,18 +57,18 @@ static td_status check_optim(const settings *s, const train_args *args)
 
 td_status settings_check(const settings *s, const train_args *args)
 {
-    bool on_gpus =
-        strcmp(args->precision_name, "tf32") == 0 || strcmp(args->precision_name, "fp16") == 0;
-    if (on_gpus && strncmp(args->device_name, "cpu", 3) == 0) {
+    bool on_gpus = strcmp(args->compute.precision_name, "tf32") == 0 ||
+                   strcmp(args->compute.precision_name, "fp16") == 0;
+    if (on_gpus && strncmp(args->compute.device_name, "cpu", 3) == 0) {
         return td_fail(TD_E_ARG,
                        "PRECISION %s is arithmetic of GPUs, and DEVICE is %s: on CPUs "
                        "there are fp32, bf16 and bf16x3",
-                       args->precision_name, args->device_name);
+                       args->compute.precision_name, args->compute.device_name);
     }
     td_precision precision;
-    if (!td_precision_parse(args->precision_name, &precision)) {
+    if (!td_precision_parse(args->compute.precision_name, &precision)) {
         return td_fail(TD_E_UNSUPPORTED, "PRECISION %s: this build has no such arithmetic",
-                       args->precision_name);
+                       args->compute.precision_name);
     }
     if (s->model.pretrained && s->model.weights != NULL) {
         return td_fail(TD_E_ARG,
