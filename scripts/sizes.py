@@ -53,7 +53,7 @@ PLAN = [
     ("apps/library", 100),
     ("apps/tools/*", 5150),
 ]
-PRODUCT_PLAN = 79000
+PRODUCT_PLAN = 77500
 ROOTS = ("tensor", "autograd", "nn")  # what a learner reads first
 ROOTS_PLAN, ROOTS_LIMIT = 7600, 7600
 
