@@ -17,7 +17,7 @@
 
 /* ---- settings ---- */
 
-/* What the training loop is told besides its keys. */
+/* What the training loop gets besides its keys. */
 static void take_settings(classify_run *c)
 {
     const settings *s = &c->s;
