@@ -240,10 +240,18 @@ static bool grow_tensors(td_module *m)
     return tensors != NULL && paths != NULL;
 }
 
+/* Unless another module has it already. */
+static void free_unadded(td_tensor *t)
+{
+    if (t != NULL && !t->lent) {
+        td_free(t);
+    }
+}
+
 static td_tensor *add_tensor(td_module *m, const char *name, td_tensor *t, bool buffer, td_site at)
 {
     if (m == NULL) {
-        td_free(t);
+        free_unadded(t);
         return NULL;
     }
     check_name(m, name, at);
@@ -259,7 +267,7 @@ static td_tensor *add_tensor(td_module *m, const char *name, td_tensor *t, bool 
     if (own_name == NULL || path == NULL || !grow_tensors(m)) {
         free(own_name);
         free(path);
-        td_free(t);
+        free_unadded(t);
         td_fail(TD_E_NOMEM, "no memory to add '%s' to %s", name, m->type->name);
         give_up(m);
         return NULL;
@@ -268,6 +276,7 @@ static td_tensor *add_tensor(td_module *m, const char *name, td_tensor *t, bool 
     m->tensors[m->tensor_count++] =
         (td_named_tensor){ .name = own_name, .tensor = t, .buffer = buffer };
     t->name = path;
+    t->lent = true; /* the module frees it */
     return t;
 }
 
@@ -320,6 +329,7 @@ static void free_tensors(td_module *top, td_module *m)
         td_tensor *t = m->tensors[i].tensor;
         if (t != NULL) {
             forget_tensor(top, t);
+            t->lent = false;
             td_free(t);
         }
     }

@@ -224,15 +224,31 @@ static td_status list_folders(const char *root, td_class_names *folders, int64_t
                : status;
 }
 
+/* Whether a letter and its accent are two characters (U+0300 to U+036F), as macOS writes names. */
+static bool has_accents_apart(const char *name)
+{
+    bool apart = false;
+    for (const unsigned char *c = (const unsigned char *)name; *c != '\0'; c++) {
+        apart = apart || (c[0] == 0xcc && c[1] >= 0x80) || (c[0] == 0xcd && c[1] < 0xb0);
+    }
+    return apart;
+}
+
 static td_status unknown_class(const char *root, const char *name, const td_class_names *folders,
                                const char *const *names, int count)
 {
     char there[TD_CLASS_LIST], known[TD_CLASS_LIST];
     const char *const *folder = (const char *const *)folders->name;
+    const char *nearest = td_nearest_name(name, names, count);
+    bool accents = has_accents_apart(name) != has_accents_apart(nearest);
     return td_fail(TD_E_MISMATCH,
-                   "%s: the sub-folder '%.200s' has the name of no class; the nearest is '%.200s'. "
-                   "The folder has %s. There should be no others than these %s",
-                   root, name, td_nearest_name(name, names, count),
+                   "%s: the sub-folder '%.200s' has the name of no class; the nearest is '%.200s'"
+                   "%s. The folder has %s. There should be no others than these %s",
+                   root, name, nearest,
+                   accents
+                       ? ", whose accents are written in the other way of Unicode (convmv --nfc "
+                         "or --nfd renames)"
+                       : "",
                    td_class_names_show(folder, folders->count, there),
                    td_class_names_show(names, count, known));
 }

@@ -253,6 +253,12 @@ static const char *what_to_do(int error)
     case EACCES:
     case EPERM:
         return "make the folder writable, and a file that is there, or save elsewhere";
+    case ENAMETOOLONG:
+        return "give a shorter name: while the file is written, its name has about 40 letters more";
+    case ELOOP:
+        return "correct the symbolic links, which lead in a circle";
+    case EBUSY:
+        return "mount the file's folder, not the file alone: such a file cannot be replaced";
     case EISDIR:
     case ESPIPE:
         return "give the name of a file, not of a folder, a device or a pipe";

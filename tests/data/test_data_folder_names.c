@@ -147,7 +147,11 @@ static void test_classes_by_name(void **state)
     assert_error_says("'cow' has the name of no class", "2 classes: 'ant', 'bee'", NULL);
     assert_int_equal(rename(temp_path("set/ant"), temp_path("set/Ant")), 0); /* another case */
     assert_null(open_by_names(sorted, 3));
-    assert_error_says("'Ant' has the name of no class; the nearest is 'ant'", NULL);
+    assert_error_says("'Ant' has the name of no class; the nearest is 'ant'. The folder", NULL);
+    static const char *const accents[] = { "caf\xc3\xa9", "bee", "cow" }; /* in one character */
+    assert_int_equal(rename(temp_path("set/Ant"), temp_path("set/cafe\xcc\x81")), 0);
+    assert_null(open_by_names(accents, 3));
+    assert_error_says("whose accents are written in the other way", "convmv", NULL);
 }
 
 /* A split keeps the labels, too. */

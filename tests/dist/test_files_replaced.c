@@ -203,6 +203,20 @@ static void test_devices(void **state)
     assert_true(S_ISCHR(info.st_mode));
 }
 
+/* What no file system does is said in words that tell what to do. */
+static void test_names(void **state)
+{
+    (void)state;
+    char name[300];
+    memset(name, 'n', 250);
+    name[250] = '\0';
+    assert_int_equal(save_net(temp_path(name)), TD_E_IO);
+    assert_error_says("give a shorter name", NULL);
+    assert_int_equal(symlink("circle", temp_path("circle")), 0);
+    assert_int_equal(save_net(temp_path("circle")), TD_E_IO);
+    assert_error_says("correct the symbolic links", NULL);
+}
+
 /* The program changes its folder between the call and the end of writing. */
 static void test_relative_paths(void **state)
 {
@@ -252,10 +266,10 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        WITH_FOLDER(test_modes),          WITH_FOLDER(test_owner),
-        WITH_FOLDER(test_another_user),   WITH_FOLDER(test_symbolic_links),
-        WITH_FOLDER(test_hard_links),     WITH_FOLDER(test_devices),
-        WITH_FOLDER(test_relative_paths),
+        WITH_FOLDER(test_modes),        WITH_FOLDER(test_owner),
+        WITH_FOLDER(test_another_user), WITH_FOLDER(test_symbolic_links),
+        WITH_FOLDER(test_hard_links),   WITH_FOLDER(test_devices),
+        WITH_FOLDER(test_names),        WITH_FOLDER(test_relative_paths),
     };
     return cmocka_run_group_tests_name("files that are replaced", tests, NULL, NULL);
 }

@@ -420,6 +420,9 @@ static void test_null_children(void **state)
     assert_null(td_module_add(NULL, "child", td_nn_relu())); /* the child is not leaked */
     assert_null(td_module_parameter(NULL, "w", td_zeros(TD_SHAPE(1), TD_F32, TD_CPU)));
     td_module_free(NULL);
+    m = td_nn_linear(2, 2);
+    expect_fatal("'weight' f32[2,2] cpu:0 is not yours", td_free(m->tensors[0].tensor));
+    td_module_free(m);
     expect_fatal("constructor failed", td_forward(NULL, NULL));
     expect_fatal("constructor failed", td_parameters(NULL));
     td_fail(TD_OK, "%s", "");
