@@ -1,7 +1,7 @@
 /* Lists of classes' names. */
 #include "data/class_names.h"
 #include "data/dataset.h"
-#include "tensor/text.h"
+#include "tensor/system/text.h"
 
 #include <stdlib.h>
 #include <string.h>

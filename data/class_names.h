@@ -10,8 +10,8 @@ typedef struct td_class_names {
     int count;
 } td_class_names;
 
-/* A name is a line of plain text (tensor/text.h) of at most TD_CLASS_NAME bytes. TD_E_FORMAT: says
- * what is wrong with it; `where` ("names.txt:3") begins the message. */
+/* A name is a line of plain text (tensor/system/text.h) of at most TD_CLASS_NAME bytes.
+ * TD_E_FORMAT: says what is wrong with it; `where` ("names.txt:3") begins the message. */
 enum { TD_CLASS_NAME = 1000 };
 td_status td_class_name_check(const char *where, const char *name);
 

@@ -6,7 +6,7 @@
 #include "nn/internal.h"
 #include "nn/module.h"
 #include "tensor/extend.h"
-#include "tensor/text.h"
+#include "tensor/system/text.h"
 
 #include <math.h>
 #include <stdarg.h>

@@ -6,7 +6,7 @@
 #include "autograd/tape.h"
 #include "nn/layer.h"
 #include "tensor/system/number.h"
-#include "tensor/text.h"
+#include "tensor/system/text.h"
 #include "tensor/hooks.h"
 #include "tensor/extend.h"
 

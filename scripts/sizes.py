@@ -18,11 +18,11 @@ from collections import defaultdict
 # plan, and the limit where the folder is still above it, with the reason. Whoever needs more lines than the plan
 # changes it here, in the same commit, and says in its message what a user would miss without them.
 PLAN = [
-    ("tensor", 3600),
+    ("tensor", 3480),
     ("tensor/kernels", 910),
     ("tensor/cpu", 12400),
     ("tensor/cuda", 8300),
-    ("tensor/*", 3240, 3510, "replacing files safely (system/) is twice what it was"),
+    ("tensor/*", 3360, 3660, "replacing files safely (system/) is twice what it was"),
     ("autograd", 1610),
     ("autograd/ops", 3880),
     ("autograd/*", 270),

@@ -3,7 +3,7 @@
 
 #include "tensor/extend.h"
 #include "tensor/system/number.h"
-#include "tensor/text.h"
+#include "tensor/system/text.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -16,7 +16,7 @@
 #include "tensor/extend.h"
 #include "tensor/system/files.h"
 #include "tensor/system/number.h"
-#include "tensor/text.h"
+#include "tensor/system/text.h"
 
 #include <math.h>
 #include <stdlib.h>

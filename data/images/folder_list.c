@@ -1,7 +1,7 @@
 /* Reads a folder of images: its classes and the paths of their files. */
 #include "data/dataset.h"
 #include "data/images/folder_list.h"
-#include "tensor/text.h"
+#include "tensor/system/text.h"
 
 #include <dirent.h>
 #include <errno.h>

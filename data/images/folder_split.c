@@ -1,7 +1,7 @@
 /* The split of a folder's pictures into those for training and those for validation. */
 #include "data/images/folder_list.h"
 #include "tensor/extend.h"
-#include "tensor/text.h"
+#include "tensor/system/text.h"
 
 #include <math.h>
 #include <stdlib.h>

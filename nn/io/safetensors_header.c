@@ -1,6 +1,6 @@
 /* The header of a safetensors file: how it is read and checked, and how it is written. */
 #include "nn/io/safetensors_internal.h"
-#include "tensor/text.h"
+#include "tensor/system/text.h"
 
 #include <cjson/cJSON.h>
 #include <math.h>

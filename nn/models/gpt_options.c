@@ -3,7 +3,7 @@
 #include "tensor/extend.h"
 #include "tensor/system/number.h"
 #include "tensor/part.h"
-#include "tensor/text.h"
+#include "tensor/system/text.h"
 
 #include <stddef.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* All models by name. */
 #include "nn/models/models.h"
-#include "tensor/text.h"
+#include "tensor/system/text.h"
 
 #include <string.h>
 

@@ -4,7 +4,7 @@
 #include "tensor/cuda/library.h"
 #include "tensor/cuda/products.h"
 #include "tensor/cuda/vendor.h"
-#include "tensor/text.h"
+#include "tensor/system/text.h"
 #include "tensor/extend.h"
 
 #include <cublasLt.h>

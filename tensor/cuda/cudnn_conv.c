@@ -4,7 +4,7 @@
 #include "tensor/cuda/cudnn_plan.h"
 #include "tensor/cuda/library.h"
 #include "tensor/kernels/element.h"
-#include "tensor/text.h"
+#include "tensor/system/text.h"
 #include "tensor/tune/store.h"
 #include "tensor/cuda/vendor.h"
 #include "tensor/tune/tune.h"

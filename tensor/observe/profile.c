@@ -5,7 +5,7 @@
 #include "tensor/hooks.h"
 #include "tensor/system/number.h"
 #include "tensor/observe/watch.h"
-#include "tensor/text.h"
+#include "tensor/system/text.h"
 
 #include <pthread.h>
 #include <stdlib.h>

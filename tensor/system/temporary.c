@@ -2,7 +2,7 @@
 #include "tensor/system/temporary.h"
 
 #include "tensor/system/folders.h"
-#include "tensor/text.h"
+#include "tensor/system/text.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -4,7 +4,7 @@
 #include "tensor/system/files.h"
 #include "tensor/system/folders.h"
 #include "tensor/system/temporary.h"
-#include "tensor/text.h"
+#include "tensor/system/text.h"
 
 #include <ctype.h>
 #include <errno.h>

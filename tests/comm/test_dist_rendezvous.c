@@ -1,7 +1,7 @@
 /* Rendezvous: URLs and environments; real processes that meet, or do not. */
 // run: waits
 #include "tensor/clock.h"
-#include "tensor/text.h"
+#include "tensor/system/text.h"
 #include "dist/comm/rendezvous.h"
 #include "tests/help/temp_folder.h"
 

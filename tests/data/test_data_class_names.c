@@ -2,7 +2,7 @@
 #include "data/class_names.h"
 #include "tandem.h"
 #include "tensor/extend.h"
-#include "tensor/text.h"
+#include "tensor/system/text.h"
 #include "tests/help/temp_folder.h"
 
 #include <setjmp.h>

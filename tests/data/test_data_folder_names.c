@@ -2,7 +2,7 @@
 #include "tandem.h"
 #include "data/inspect.h"
 #include "tensor/extend.h"
-#include "tensor/text.h"
+#include "tensor/system/text.h"
 #include "tests/help/temp_folder.h"
 
 #include <setjmp.h>

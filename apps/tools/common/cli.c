@@ -5,7 +5,7 @@
 #include "dist/comm/launch/children.h"
 #include "tandem.h"
 #include "tensor/system/number.h"
-#include "tensor/text.h"
+#include "tensor/system/text.h"
 
 #include <argp.h>
 #include <ctype.h>

@@ -1,7 +1,7 @@
 /* What a program does in each rank: begins the job, and combines numbers of all ranks. */
 #include "apps/tools/common/ranks.h"
 
-#include "tensor/text.h"
+#include "tensor/system/text.h"
 #include "dist/dist.h"
 #include "dist/comm/launch/error_file.h"
 

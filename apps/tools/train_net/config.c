@@ -2,7 +2,7 @@
 #include "apps/tools/train_net/settings.h"
 
 #include "apps/tools/common/cli.h"
-#include "tensor/text.h"
+#include "tensor/system/text.h"
 #include "tensor/system/temporary.h"
 
 #include <ctype.h>

@@ -2,7 +2,7 @@
 #include "tensor/clock.h"
 #include "dist/comm/launch/launcher.h"
 #include "dist/comm/launch/link.h"
-#include "tensor/text.h"
+#include "tensor/system/text.h"
 
 #include <stdio.h>
 #include <stdlib.h>

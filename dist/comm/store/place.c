@@ -3,7 +3,7 @@
 #include "dist/comm/rendezvous.h"
 
 #include "dist/comm/launch/hostlist.h"
-#include "tensor/text.h"
+#include "tensor/system/text.h"
 
 #include <errno.h>
 #include <limits.h>

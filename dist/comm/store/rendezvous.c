@@ -11,7 +11,7 @@
 
 #include "tensor/clock.h"
 #include "tensor/system/temporary.h"
-#include "tensor/text.h"
+#include "tensor/system/text.h"
 #include "dist/comm/launch/error_file.h"
 #include "dist/comm/process.h"
 #include "dist/comm/store/tcp.h"

@@ -6,7 +6,7 @@
 #include "dist/comm/store/net.h"
 #include "dist/comm/store/tcp_connection.h"
 #include "tensor/system/thread.h"
-#include "tensor/text.h"
+#include "tensor/system/text.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -2,7 +2,7 @@
 #include "dist/comm/engines/p2p/p2p.h"
 
 #include "tensor/clock.h"
-#include "tensor/text.h"
+#include "tensor/system/text.h"
 #include "dist/comm/process.h"
 #include "dist/comm/watchdog.h"
 

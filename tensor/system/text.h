@@ -1,6 +1,6 @@
 /* Texts: a hash, plain text, notices on stderr, and the name that was probably meant. */
-#ifndef TD_TENSOR_TEXT_H
-#define TD_TENSOR_TEXT_H
+#ifndef TD_TENSOR_SYSTEM_TEXT_H
+#define TD_TENSOR_SYSTEM_TEXT_H
 
 #include <stdbool.h>
 #include <stdint.h>

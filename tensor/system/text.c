@@ -1,5 +1,5 @@
 /* A hash, notices on stderr, and the name that was probably meant. */
-#include "tensor/text.h"
+#include "tensor/system/text.h"
 
 #include "tensor/system/number.h"
 
