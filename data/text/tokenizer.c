@@ -1,7 +1,7 @@
 /* Tokenizers: joining bytes to tokens, and special tokens. */
 #include "data/text/tokenizer_internal.h"
 #include "tensor/extend.h"
-#include "tensor/text.h"
+#include "tensor/system/text.h"
 
 #include <stdlib.h>
 #include <string.h>
