@@ -42,13 +42,19 @@ void td_ignore_steps(td_step_observer *observer)
     pthread_mutex_unlock(&lock);
 }
 
+/* Calls the function `what` of each observer that has one. */
+#define TELL(what, ...)                                                                            \
+    do {                                                                                           \
+        for (td_step_observer *o = atomic_load(&observers); o != NULL; o = o->next) {              \
+            if (o->what != NULL) {                                                                 \
+                o->what(__VA_ARGS__, o->user);                                                     \
+            }                                                                                      \
+        }                                                                                          \
+    } while (0)
+
 void td_tell_ended(double begin, double end)
 {
-    for (td_step_observer *o = atomic_load(&observers); o != NULL; o = o->next) {
-        if (o->ended != NULL) {
-            o->ended(begin, end, o->user);
-        }
-    }
+    TELL(ended, begin, end);
 }
 
 void td_tell_taken(const void *arena, td_device device, size_t offset, size_t bytes)
@@ -56,38 +62,22 @@ void td_tell_taken(const void *arena, td_device device, size_t offset, size_t by
     if (recorder != NULL) {
         recorder->taken(recorder, device, offset, bytes);
     }
-    for (td_step_observer *o = atomic_load(&observers); o != NULL; o = o->next) {
-        if (o->taken != NULL) {
-            o->taken(arena, device, offset, bytes, o->user);
-        }
-    }
+    TELL(taken, arena, device, offset, bytes);
 }
 
 void td_tell_given(const void *arena, size_t offset)
 {
-    for (td_step_observer *o = atomic_load(&observers); o != NULL; o = o->next) {
-        if (o->given != NULL) {
-            o->given(arena, offset, o->user);
-        }
-    }
+    TELL(given, arena, offset);
 }
 
 void td_tell_span(const char *name, double begin, double end)
 {
-    for (td_step_observer *o = atomic_load(&observers); o != NULL; o = o->next) {
-        if (o->span != NULL) {
-            o->span(name, begin, end, o->user);
-        }
-    }
+    TELL(span, name, begin, end);
 }
 
 void td_tell_part(const char *name, double begin, double end, int64_t sent)
 {
-    for (td_step_observer *o = atomic_load(&observers); o != NULL; o = o->next) {
-        if (o->part != NULL) {
-            o->part(name, begin, end, sent, o->user);
-        }
-    }
+    TELL(part, name, begin, end, sent);
 }
 
 /* ---- the recorder ---- */
