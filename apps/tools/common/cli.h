@@ -76,7 +76,7 @@ typedef struct cli_option {
         .value = (const char **){ VALUE }, .help = __VA_ARGS__                                     \
     }
 
-/* What stands on the command line beside options: files. */
+/* What stands on the command line other than options: files. */
 typedef struct cli_rest {
     const char *name;   /* "MODEL IMAGE...", for --help and messages */
     const char *wanted; /* "one model and one image": the least, in words */

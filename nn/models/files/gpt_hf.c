@@ -232,7 +232,7 @@ static td_module *hf_make(hf_source *s, const char *config, size_t size)
     return net;
 }
 
-/* path: of model.safetensors, beside config.json. */
+/* path: of model.safetensors, next to config.json. */
 static td_module *hf_load(const char *path)
 {
     hf_source s = { .source = { .check = hf_check, .read = hf_read } };
