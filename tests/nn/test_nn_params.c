@@ -477,6 +477,8 @@ static void test_freed(void **state)
     td_module *net = small_net();
     td_params *params = td_parameters(net);
     td_tensor *x = pictures();
+    expect_fatal("test_nn_params.c:", td_parameters(net->children[0])); /* of another optimizer */
+    expect_fatal("give it one optimizer", td_parameters(net->children[0]));
     td_module_free(net);
     expect_fatal("freed with its model", td_params_get(params, 0));
     expect_fatal("freed with its model", td_clip_grad_norm(params, 1.0));
