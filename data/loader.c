@@ -121,10 +121,10 @@ void td_loader_close(td_loader *loader)
     if (loader == NULL) {
         return;
     }
-    if (loader->unread) {
+    if (loader->failure.unread) {
         fprintf(stderr,
                 "tandem: error: an epoch ended early, and td_loader_status was not called: %s\n",
-                loader->message);
+                loader->failure.message);
     }
     td_dataset_count_loader(loader->plan.dataset, -1);
     if (loader->maker != NULL) {
@@ -156,9 +156,9 @@ static void loader_make(td_loader *loader)
 static bool fail(td_loader *loader, td_status status)
 {
     td_loader_rest(loader);
-    loader->status = status;
-    loader->unread = true;
-    strncpy(loader->message, td_last_error(), sizeof loader->message - 1);
+    loader->failure.status = status;
+    loader->failure.unread = true;
+    strncpy(loader->failure.message, td_last_error(), sizeof loader->failure.message - 1);
     return false;
 }
 
@@ -258,10 +258,10 @@ static bool begin_epoch(td_loader *loader)
  * without notice. */
 static void require_read(const td_loader *loader, const char *what)
 {
-    TD_REQUIRE(!loader->unread, TD_HERE,
+    TD_REQUIRE(!loader->failure.unread, TD_HERE,
                "%s: the epoch before ended early, and td_loader_status was not called (call it "
                "after each epoch): %s",
-               what, loader->message);
+               what, loader->failure.message);
 }
 
 static void forget_order(td_loader *loader)
@@ -276,8 +276,8 @@ bool td_loader_next(td_loader *loader, td_batch *batch)
                "td_loader_next: the loader is NULL: td_loader_open failed: %s", td_last_reason());
     *batch = (td_batch){ 0 };
     require_read(loader, "td_loader_next");
-    if (loader->status != TD_OK) {
-        td_fail(loader->status, "%s", loader->message);
+    if (loader->failure.status != TD_OK) {
+        td_fail(loader->failure.status, "%s", loader->failure.message);
         return false;
     }
     if (!loader->running && !begin_epoch(loader)) {
@@ -326,8 +326,8 @@ void td_loader_make(td_loader *loader)
 
 td_status td_loader_status(const td_loader *loader)
 {
-    ((td_loader *)(uintptr_t)loader)->unread = false;
-    return loader->status;
+    ((td_loader *)(uintptr_t)loader)->failure.unread = false;
+    return loader->failure.status;
 }
 
 /* ---- statistics and positions ---- */
@@ -392,5 +392,5 @@ void td_loader_seek(td_loader *loader, uint64_t epoch, int64_t batch)
     }
     loader->position = batch < loader->plan.batches ? batch : loader->plan.batches;
     loader->epoch = epoch;
-    loader->status = TD_OK;
+    loader->failure.status = TD_OK;
 }

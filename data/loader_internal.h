@@ -24,6 +24,13 @@ typedef struct td_loader_order {
     td_generator before; /* the loader's generator when the epoch began */
 } td_loader_order;
 
+/* What has ended an epoch early. */
+typedef struct td_loader_failure {
+    td_status status; /* TD_OK: nothing */
+    bool unread;      /* the program has not asked td_loader_status since */
+    char message[1024];
+} td_loader_failure;
+
 struct td_loader {
     td_checkpoint_part part; /* first: checkpoints see it alone */
     td_loader_place place;   /* while a checkpoint is saved or loaded */
@@ -44,9 +51,7 @@ struct td_loader {
     uint64_t epoch;
     bool running;     /* the maker makes the epoch's batches */
     int64_t position; /* the next batch */
-    td_status status;
-    bool unread; /* nobody has asked td_loader_status since it failed */
-    char message[1024];
+    td_loader_failure failure;
 };
 
 td_generator *td_loader_generator(const td_loader *loader);

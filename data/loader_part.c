@@ -171,9 +171,9 @@ static td_status take_place(td_checkpoint_part *part)
     td_loader_fit(l, l->drawn);
     l->epoch = (uint64_t)p->epoch;
     l->position = 0;
-    l->order.there = l->unread = false;
+    l->order.there = l->failure.unread = false;
     l->order.whole = 0;
-    l->status = TD_OK;
+    l->failure.status = TD_OK;
     for (uint64_t k = l->asked; l->known == NULL && k < l->epoch && status == TD_OK; k++) {
         status = td_loader_ask(l, k, l->order.index);
     }

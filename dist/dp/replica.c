@@ -20,6 +20,12 @@ typedef struct loaded {
     uint32_t from, to;
 } loaded;
 
+/* Inputs of this step that need gradients. */
+typedef struct replica_leaves {
+    td_tensor **list;
+    int count, capacity;
+} replica_leaves;
+
 struct td_replica {
     int number;
     td_device device;
@@ -38,8 +44,7 @@ struct td_replica {
     int outstanding; /* forwards of this step whose backward has not run */
     td_tensor batch, gradient;
     td_tensor *input, *output;
-    td_tensor **leaves; /* inputs of this step that need gradients */
-    int leaf_count, leaf_capacity;
+    replica_leaves leaves;
 
     jmp_buf jump; /* where a programming mistake jumps to */
     char message[4096];
@@ -49,10 +54,10 @@ struct td_replica {
 
 static void free_leaves(td_replica *r)
 {
-    for (int i = 0; i < r->leaf_count; i++) {
-        td_free(r->leaves[i]);
+    for (int i = 0; i < r->leaves.count; i++) {
+        td_free(r->leaves.list[i]);
     }
-    r->leaf_count = 0;
+    r->leaves.count = 0;
 }
 
 /* Begins a step if the caller's step is a new one. The thread's step lives as long as the caller's,
@@ -76,16 +81,16 @@ static td_layout layout_of(const td_tensor *t)
 
 static td_tensor *new_leaf(td_replica *r, const td_tensor *x)
 {
-    if (r->leaf_count == r->leaf_capacity) {
-        int capacity = r->leaf_capacity > 0 ? 2 * r->leaf_capacity : 4;
-        td_tensor **leaves = realloc(r->leaves, (size_t)capacity * sizeof(td_tensor *));
+    if (r->leaves.count == r->leaves.capacity) {
+        int capacity = r->leaves.capacity > 0 ? 2 * r->leaves.capacity : 4;
+        td_tensor **leaves = realloc(r->leaves.list, (size_t)capacity * sizeof(td_tensor *));
         TD_REQUIRE(leaves != NULL, TD_HERE, "no memory for the inputs of a replica");
-        r->leaves = leaves;
-        r->leaf_capacity = capacity;
+        r->leaves.list = leaves;
+        r->leaves.capacity = capacity;
     }
     td_tensor *leaf = td_new_layout(td_shape_of(x), x->dtype, layout_of(x), r->device);
     TD_REQUIRE(leaf != NULL, TD_HERE, "the input of a replica: %s", td_last_error());
-    r->leaves[r->leaf_count++] = leaf;
+    r->leaves.list[r->leaves.count++] = leaf;
     return leaf;
 }
 
@@ -262,7 +267,7 @@ void td_replica_free(td_replica *r)
     td_state_list_free(&r->state);
     free(r->loaded);
     td_module_free(r->model);
-    free(r->leaves);
+    free(r->leaves.list);
     free(r);
 }
 

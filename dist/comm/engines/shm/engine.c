@@ -140,8 +140,8 @@ static td_status shm_init(void **engine, const td_engine_init *init)
     }
     shm->rank = init->rank;
     shm->size = init->size;
-    shm->spin = FIRST_SPIN;
-    shm->patience = FIRST_PATIENCE;
+    shm->waiting.spin = FIRST_SPIN;
+    shm->waiting.patience = FIRST_PATIENCE;
     shm_lay_out(shm);
     td_status status = shm_meet(shm, init);
     if (status != TD_OK) {

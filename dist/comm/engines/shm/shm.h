@@ -105,17 +105,22 @@ typedef struct td_shm_request {
     bool begun;
 } td_shm_request;
 
+/* How this rank waits for others. */
+typedef struct td_shm_waiting {
+    double spin;  /* seconds of spinning before sleeping */
+    int crowded;  /* how many waits in a row were for a lower rank on this core */
+    int patience; /* after this many such waits this rank moves to another core */
+} td_shm_waiting;
+
 typedef struct td_shm {
     int rank, size;
     td_shm_segment *segment;
     size_t bytes; /* of the segment */
     size_t boxes_at, box_bytes, slot_bytes, areas_at;
-    uint64_t turn;      /* collectives entered */
-    uint64_t step;      /* barriers inside them */
-    int parity;         /* which of the two staging areas is used next */
-    double spin;        /* seconds of spinning before sleeping */
-    int crowded;        /* how many waits in a row were for a lower rank on this core */
-    int patience;       /* after this many such waits this rank moves to another core */
+    uint64_t turn; /* collectives entered */
+    uint64_t step; /* barriers inside them */
+    int parity;    /* which of the two staging areas is used next */
+    td_shm_waiting waiting;
     double checked;     /* when the peers of messages were last checked */
     uint32_t bell_seen; /* the bell's value before the last look at the mailboxes */
     td_shm_region regions[TD_SHM_MAX_REGIONS];

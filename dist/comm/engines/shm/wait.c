@@ -185,10 +185,11 @@ static int find_crowding(td_shm *shm, size_t offset, uint64_t target)
 static void leave_core(td_shm *shm)
 {
     enum { MOST_PATIENCE = 1 << 20 };
+    td_shm_waiting *w = &shm->waiting;
     cpu_set_t allowed, others;
     int core = sched_getcpu();
-    shm->crowded = 0;
-    shm->patience = shm->patience < MOST_PATIENCE ? 2 * shm->patience : MOST_PATIENCE;
+    w->crowded = 0;
+    w->patience = w->patience < MOST_PATIENCE ? 2 * w->patience : MOST_PATIENCE;
     if (core < 0 || sched_getaffinity(0, sizeof allowed, &allowed) != 0 ||
         CPU_COUNT(&allowed) < shm->size) {
         return;
@@ -200,36 +201,37 @@ static void leave_core(td_shm *shm)
     }
 }
 
-/* Spins until all have arrived, at most shm->spin seconds. That time doubles after a success and
- * halves after a failure. */
+/* Spins until all have arrived, at most shm->waiting.spin seconds. That time doubles after a
+ * success and halves after a failure. */
 static bool spin_until_all(td_shm *shm, size_t offset, uint64_t target)
 {
+    td_shm_waiting *w = &shm->waiting;
     enum { GLANCES = 32 }; /* between two looks at the clock */
     static const double SHORTEST = 8e-6, LONGEST = 50e-6;
     double now, end = 0;
     int other = find_crowding(shm, offset, target);
     if (other >= 0) {
-        shm->crowded += other < shm->rank;
-        if (shm->crowded >= shm->patience) {
+        w->crowded += other < shm->rank;
+        if (w->crowded >= w->patience) {
             leave_core(shm);
         }
         sched_yield();
     } else {
-        shm->crowded = 0;
+        w->crowded = 0;
     }
     do {
         for (int i = 0; i < GLANCES; i++) {
             if (all_arrived(shm, offset, target)) {
-                shm->spin = shm->spin * 2 < LONGEST ? shm->spin * 2 : LONGEST;
+                w->spin = w->spin * 2 < LONGEST ? w->spin * 2 : LONGEST;
                 return true;
             }
             relax();
         }
         sched_yield(); /* a missing rank may need this core */
         now = td_clock();
-        end = end == 0 ? now + shm->spin : end;
+        end = end == 0 ? now + w->spin : end;
     } while (now < end);
-    shm->spin = shm->spin / 2 > SHORTEST ? shm->spin / 2 : SHORTEST;
+    w->spin = w->spin / 2 > SHORTEST ? w->spin / 2 : SHORTEST;
     return false;
 }
 
@@ -335,7 +337,7 @@ void td_shm_idle(void *engine, double seconds, bool background)
 {
     td_shm *shm = engine;
     td_shm_rank *self = td_shm_self(shm);
-    double end = td_clock() + (background ? 0 : shm->spin);
+    double end = td_clock() + (background ? 0 : shm->waiting.spin);
     while (atomic_load(&self->bell) == shm->bell_seen && td_clock() < end) {
         relax();
     }
