@@ -388,7 +388,7 @@ static td_status move_tensors(td_state_list *list, move_target to)
     return status;
 }
 
-static void require_no_params(td_module *m, const char *path, void *user)
+static void forward_require_no_params(td_module *m, const char *path, void *user)
 {
     (void)path, (void)user;
     TD_REQUIRE(td_node_of(m)->params == NULL, TD_HERE,
@@ -400,9 +400,9 @@ td_status td_module_to_at(td_module *m, td_device device, td_dtype dtype, td_sit
 {
     TD_REQUIRE(td_is_float(dtype), at, "td_module_to: %s is no float dtype", td_dtype_name(dtype));
     td_require_device(device, at);
-    td_module_each(m, require_no_params, NULL);
+    td_module_each(m, forward_require_no_params, NULL);
     for (td_module *up = td_node_of(m)->parent; up != NULL; up = td_node_of(up)->parent) {
-        require_no_params(up, "", NULL);
+        forward_require_no_params(up, "", NULL);
     }
     td_state_list list = td_module_state(m);
     if (list.count < 0) {

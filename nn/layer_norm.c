@@ -26,7 +26,8 @@ static double cumulative_momentum(td_tensor *batches)
     return 1.0 / count;
 }
 
-static td_tensor *normalise(td_module *bn, td_tensor *x, td_batch_norm_fusion fusion, td_site at)
+static td_tensor *layer_norm_normalise(td_module *bn, td_tensor *x, td_batch_norm_fusion fusion,
+                                       td_site at)
 {
     const batch_norm_state *s = bn->state;
     /* A second forward of the same batch (td_recompute) must not count it twice. */
@@ -55,10 +56,10 @@ static td_tensor *normalise_any(td_module *bn, td_tensor *x, td_batch_norm_fusio
 {
     td_shape shape = td_shape_of(x), images = td_batch_norm_images(x);
     if (td_shape_equal(images, shape)) {
-        return normalise(bn, x, fusion, at);
+        return layer_norm_normalise(bn, x, fusion, at);
     }
     fusion.add = fusion.add != NULL ? td_reshape_at(fusion.add, images, at) : NULL;
-    td_tensor *y = normalise(bn, td_reshape_at(x, images, at), fusion, at);
+    td_tensor *y = layer_norm_normalise(bn, td_reshape_at(x, images, at), fusion, at);
     return td_reshape_at(y, shape, at);
 }
 
@@ -195,7 +196,7 @@ td_tensor *td_nn_conv2d_batch_norm(td_module *conv, td_module *bn, td_tensor *x,
         .max_pool = pools ? td_max_pool2d_window(then->max_pool) : NULL,
     };
     td_context_push(td_node_of(bn)->label);
-    td_tensor *normal = normalise(bn, y, fusion, at);
+    td_tensor *normal = layer_norm_normalise(bn, y, fusion, at);
     td_context_pop();
     if (then->max_pool != NULL && !pools) {
         normal = td_forward_at(then->max_pool, normal, at);

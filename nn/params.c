@@ -178,7 +178,7 @@ typedef struct question {
     td_site at;
 } question;
 
-static void require_no_params(td_module *m, const char *path, void *user)
+static void params_require_no_params(td_module *m, const char *path, void *user)
 {
     const question *q = user;
     TD_REQUIRE(td_node_of(m)->params == NULL, q->at,
@@ -213,10 +213,10 @@ static td_params *lay_out(td_module *m, bool trained_only, td_site at)
         return node->params;
     }
     question q = { m, at };
-    td_module_each(m, require_no_params, &q);
+    td_module_each(m, params_require_no_params, &q);
     td_module_each(m, require_no_frozen, &q);
     for (td_module *up = node->parent; up != NULL; up = td_node_of(up)->parent) {
-        require_no_params(up, td_node_of(up)->path, &q);
+        params_require_no_params(up, td_node_of(up)->path, &q);
     }
     td_state_list list = td_module_state(m);
     if (list.count < 0) {

@@ -10,7 +10,7 @@ import sys
 from collections import defaultdict
 
 # Lessons (apps/*.c) are programs of their own, whose difference to their neighbours is what they teach.
-ROOMS = ["tensor", "autograd", "data", "dist", "apps/library"]
+ROOMS = ["tensor", "autograd", "nn", "data", "dist", "apps/library", "apps/tools"]
 ENDINGS = (".c", ".h", ".inc", ".cu", ".cuh", ".cc")
 SKIPPED = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.S)
 # At the beginning of a line; names that a macro makes (FOR_DTYPE(take)) are in capitals and do not count.

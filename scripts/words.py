@@ -12,7 +12,7 @@ import sys
 WORDS = [  # what is not written, what is written instead, places left
     (r"pictures?", "image", 102),
     (r"nobody", "no thread, no rank, no caller: name the thing", 55),
-    (r"beside", "next to, compared with", 30),
+    (r"beside", "next to, compared with", 27),
     (r"so many", "a number of, N", 43),
     (r"meets?|met", "in range, valid; waits for, is reached by", 104),
     (r"lets? go|letting go", "release", 0),

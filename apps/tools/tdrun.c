@@ -376,7 +376,7 @@ static void settle(arguments *a)
 
 /* ---- options ---- */
 
-static void read_command_line(cli_option *options, int argc, char **argv, arguments *a)
+static void tdrun_read_command_line(cli_option *options, int argc, char **argv, arguments *a)
 {
     enum { FIRST = 8 }; /* that say who takes part */
     int count = 0;
@@ -455,7 +455,7 @@ int main(int argc, char **argv)
         cli_flag("no-python", &a.taken, "Always so", .hidden = true),
         cli_flag("use-env", &a.taken, "Always so", .hidden = true),
     };
-    read_command_line(options, argc, argv, &a);
+    tdrun_read_command_line(options, argc, argv, &a);
     settle(&a);
     return td_launch(o);
 }

@@ -10,7 +10,7 @@
 
 #include <inttypes.h>
 
-static td_status program(train_run *r)
+static td_status test_net_program(train_run *r)
 {
     classify_run *c = (classify_run *)r;
     td_evaluation e;
@@ -37,7 +37,7 @@ int main(int argc, char **argv)
 {
     static classify_run c = { .base.app = "test_net", .tests_only = true };
     return classify_main(
-        &c, program,
+        &c, test_net_program,
         "Tests a classifier on a folder of images: TEST.DATASET/TEST.SPLIT/CLASS/image. "
         "MODEL.WEIGHTS names its file; otherwise it is OUT_DIR/best.",
         argc, argv);

@@ -12,7 +12,7 @@
 
 #include <inttypes.h>
 
-static td_status program(train_run *r)
+static td_status train_net_program(train_run *r)
 {
     classify_run *c = (classify_run *)r;
     TD_TRY(classify_begin(c));
@@ -35,7 +35,7 @@ static td_status program(train_run *r)
 int main(int argc, char **argv)
 {
     static classify_run c = { .base.app = "train_net" };
-    return classify_main(&c, program,
+    return classify_main(&c, train_net_program,
                          "Trains a classifier on folders of images: "
                          "TRAIN.DATASET/TRAIN.SPLIT/CLASS/image. Alone, "
                          "or as one of the processes that tdrun, srun or mpirun has started.",

@@ -32,7 +32,7 @@ enum { SWAP_ELEMENTS = 1 << 16 }; /* that change places at a time: they stay in 
 
 /* Of updates. The count is with the parameters' state, of which a rank that leaves early gets the
  * latest. */
-static int64_t *count_of(const td_ema *ema)
+static int64_t *ema_count_of(const td_ema *ema)
 {
     return td_data_rw(ema->counts);
 }
@@ -76,7 +76,7 @@ static void list_averages(td_checkpoint_part *part, td_part_list *list)
 static td_status take_averages(td_checkpoint_part *part)
 {
     td_ema *e = (td_ema *)part;
-    *count_of(e) = e->in_file;
+    *ema_count_of(e) = e->in_file;
     e->skipped = td_params_skipped(e->of.params);
     return TD_OK;
 }
@@ -128,7 +128,7 @@ void td_ema_free(td_ema *ema)
 static void settle(td_ema *ema)
 {
     int64_t skipped = td_params_skipped(ema->of.params);
-    *count_of(ema) -= ema->counted ? skipped - ema->skipped : 0;
+    *ema_count_of(ema) -= ema->counted ? skipped - ema->skipped : 0;
     ema->skipped = skipped;
     ema->counted = false;
 }
@@ -136,7 +136,7 @@ static void settle(td_ema *ema)
 int64_t td_ema_updates(td_ema *ema)
 {
     settle(ema);
-    return *count_of(ema);
+    return *ema_count_of(ema);
 }
 
 static double decay_after(const td_ema *ema, int64_t updates)
@@ -151,11 +151,11 @@ double td_ema_decay(td_ema *ema)
 }
 
 /* The slices of the next update, which is counted: the parameters', and each buffer's. */
-static void fill_slices(void *user, void *numbers)
+static void ema_fill_slices(void *user, void *numbers)
 {
     td_ema *e = user;
     td_optim_slice *slices = numbers;
-    int64_t updates = *count_of(e);
+    int64_t updates = *ema_count_of(e);
     double decay = decay_after(e, updates);
     int count = td_average_fill(&e->of, slices, decay);
     bool captured = slices != e->of.slices;
@@ -165,7 +165,7 @@ static void fill_slices(void *user, void *numbers)
     }
     e->counted = e->counted || captured;
     e->begun = true;
-    ++*count_of(e);
+    ++*ema_count_of(e);
 }
 
 static void require_in_place(const td_ema *ema, const char *what)
@@ -182,7 +182,7 @@ void td_ema_update(td_ema *ema)
     } else if (!ema->begun) { /* in a warm-up, where the device may be asked */
         ema->skipped = td_params_skipped_before(ema->of.params);
     }
-    td_average_update(&ema->of, fill_slices, ema, false, "td_ema_update");
+    td_average_update(&ema->of, ema_fill_slices, ema, false, "td_ema_update");
 }
 
 /* ---- swapping ---- */

@@ -99,8 +99,8 @@ static td_tensor spread(const td_tensor *scalar, const td_tensor *like)
 }
 
 /* x = factor x / (|x| + eps); squares: room for x. Nothing of it passes through the host. */
-static void normalise(const td_kernels *k, td_tensor *x, td_tensor *squares, td_tensor *norm,
-                      double factor, double eps)
+static void muon_normalise(const td_kernels *k, td_tensor *x, td_tensor *squares, td_tensor *norm,
+                           double factor, double eps)
 {
     td_tensor one = *norm;
     one.ndim = x->ndim;
@@ -151,7 +151,7 @@ static void muon_filter(const muon *w, const td_kernels *k, td_tensor *param, co
         k->axpy(update, 1.0, grad);
     }
     k->copy(&as_filter, update);
-    normalise(k, &x, &next, w->norm, 1.0, 1e-7);
+    muon_normalise(k, &x, &next, w->norm, 1.0, 1e-7);
     for (int round = 0; round < w->options.rounds; round++) {
         newton_schulz(k, w, &x, &next);
         td_tensor old = x;
@@ -164,7 +164,7 @@ static void muon_filter(const muon *w, const td_kernels *k, td_tensor *param, co
         td_tensor squares = *param;
         squares.storage = w->x->storage;
         squares.offset = w->x->offset;
-        normalise(k, param, &squares, w->norm, sqrt((double)outputs), 1e-30);
+        muon_normalise(k, param, &squares, w->norm, sqrt((double)outputs), 1e-30);
     }
 }
 

@@ -3,7 +3,7 @@
 #include "nn/optim/optim_internal.h"
 #include "tensor/extend.h"
 
-static void fill(const td_optim *optim, int i, td_optim_slice *slice)
+static void optimizers_fill(const td_optim *optim, int i, td_optim_slice *slice)
 {
     const td_optim_group_settings *group = td_optim_settings(optim, i);
     slice->momentum = group->momentum;
@@ -14,13 +14,13 @@ static void fill(const td_optim *optim, int i, td_optim_slice *slice)
 
 static void fill_decoupled(const td_optim *optim, int i, td_optim_slice *slice)
 {
-    fill(optim, i, slice);
+    optimizers_fill(optim, i, slice);
     slice->decoupled = true;
 }
 
 /* own: which formula. */
-static void run(td_optim *optim, const td_kernels *kernels, td_tensor *flat,
-                const td_tensor *flat_grad, int slices)
+static void optimizers_run(td_optim *optim, const td_kernels *kernels, td_tensor *flat,
+                           const td_tensor *flat_grad, int slices)
 {
     const td_update_op *op = optim->own;
     kernels->update(*op, flat, flat_grad, optim->state, optim->table, slices);
@@ -37,14 +37,14 @@ static void require_range(const char *name, double value, double limit, const ch
     static const td_optim_kind variable = { .name = NAME,                                          \
                                             .states = { __VA_ARGS__ },                             \
                                             .fill = FILL,                                          \
-                                            .run = run,                                            \
+                                            .run = optimizers_run,                                 \
                                             .no_momentum = NO_MOMENTUM }
 
 /* [centered][momentum] */
-KIND(rmsprop, "rmsprop", fill, true, "square_avg");
-KIND(rmsprop_momentum, "rmsprop", fill, false, "square_avg", "momentum_buffer");
-KIND(rmsprop_centered, "rmsprop", fill, true, "square_avg", "grad_avg");
-KIND(rmsprop_both, "rmsprop", fill, false, "square_avg", "grad_avg", "momentum_buffer");
+KIND(rmsprop, "rmsprop", optimizers_fill, true, "square_avg");
+KIND(rmsprop_momentum, "rmsprop", optimizers_fill, false, "square_avg", "momentum_buffer");
+KIND(rmsprop_centered, "rmsprop", optimizers_fill, true, "square_avg", "grad_avg");
+KIND(rmsprop_both, "rmsprop", optimizers_fill, false, "square_avg", "grad_avg", "momentum_buffer");
 
 td_optim *td_rmsprop_at(td_rmsprop_options o, td_site at)
 {
@@ -68,7 +68,7 @@ td_optim *td_rmsprop_at(td_rmsprop_options o, td_site at)
                         1 + o.centered + momentum, &ops[o.centered][momentum], sizeof **ops, at);
 }
 
-KIND(adagrad, "adagrad", fill, false, "sum");
+KIND(adagrad, "adagrad", optimizers_fill, false, "sum");
 
 td_optim *td_adagrad_at(td_adagrad_options o, td_site at)
 {

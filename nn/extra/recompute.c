@@ -96,7 +96,7 @@ static td_tensor *forward_of(const stretch *s, td_tensor *x)
     return s->forward != NULL ? s->forward(s->rest.m, x, s->rest.at) : td_run_rest(&s->rest, x);
 }
 
-static td_tensor *run(td_tensor *x, void *user)
+static td_tensor *recompute_run(td_tensor *x, void *user)
 {
     stretch *s = user;
     if (s->runs++ == 0) {
@@ -131,7 +131,7 @@ static td_tensor *begin(const stretch *what, td_module *const *parts, int part_c
     s->leaves = td_step_bytes((size_t)s->leaf_count * sizeof(td_tensor *));
     s->dropout_count = s->leaf_count = 0;
     each_module(s, list_contents, s);
-    return td_recompute_call(run, s, x, s->leaves, s->leaf_count, s->rest.at);
+    return td_recompute_call(recompute_run, s, x, s->leaves, s->leaf_count, s->rest.at);
 }
 
 td_tensor *td_module_recompute(td_module *self,

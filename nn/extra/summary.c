@@ -39,7 +39,7 @@ static int64_t own_parameters(const td_module *m)
     return count;
 }
 
-/* Modules that only hold others, and compute nothing beside, have no row of their own. */
+/* Modules that only hold others, and compute nothing else, have no row of their own. */
 static void add_row(td_module *m, const char *path, void *user)
 {
     summary *s = user;

@@ -22,7 +22,7 @@ static bool begins_with(const char *text, const char *begin)
 /* The file's entry for a record, marked as used. The names of a model's tensors may begin as
  * PyTorch's DistributedDataParallel and torch.compile, in any order, have it; with l->averages the
  * average is taken where there is one. */
-static const td_safetensors_entry *find(td_records *l, const td_tensor_record *r)
+static const td_safetensors_entry *load_find(td_records *l, const td_tensor_record *r)
 {
     static const char *const begins[] = {
         "", "module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module.", TD_KEY_EMA
@@ -51,7 +51,7 @@ static void match_tensor(td_records *l, td_tensor_record *r)
     if (r->part == TD_PART_EMPTY) {
         return;
     }
-    const td_safetensors_entry *e = find(l, r);
+    const td_safetensors_entry *e = load_find(l, r);
     r->from = e;
     const td_tensor *to = r->tensor;
     td_shape shape = td_shape_of(to);
@@ -108,7 +108,7 @@ static bool may_stay(const td_records *l, const char *name)
            (length >= end && strcmp(name + length - end, counter) == 0);
 }
 
-static void match(td_records *l)
+static void load_match(td_records *l)
 {
     l->used = calloc((size_t)td_safetensors_count(l->file) + 1, sizeof *l->used);
     l->failed = l->failed || l->used == NULL;
@@ -267,7 +267,7 @@ static td_status take(td_records *l)
 }
 
 /* Memory for the data of any tensor that is read. */
-static void make_room(td_records *l)
+static void load_make_room(td_records *l)
 {
     size_t most = 1;
     for (int i = 0; i < l->tensor_count; i++) {
@@ -283,8 +283,8 @@ static td_status compare(td_records *l)
 {
     const char *path = l->options->path;
     td_records_list(l);
-    match(l);
-    make_room(l);
+    load_match(l);
+    load_make_room(l);
     return l->failed ? td_fail(TD_E_NOMEM, "no memory to load '%s'", path)
                      : report_differences(l, path);
 }

@@ -297,8 +297,8 @@ static int ranks_in_file(const td_safetensors *file, const char *prefix)
 }
 
 /* Rank's own tensor of a name. */
-static char *own_name(const td_records *l, const char *prefix, int rank, int ranks,
-                      const char *name)
+static char *records_own_name(const td_records *l, const char *prefix, int rank, int ranks,
+                              const char *name)
 {
     char *own = td_format("%s%d/%d.%s", prefix, rank, ranks, name);
     if (l->file != NULL && own != NULL && td_safetensors_find(l->file, own) == NULL) {
@@ -317,7 +317,7 @@ static bool push_own(td_records *l, const char *prefix, const char *name, td_ten
     bool alone = l->file != NULL && there == count; /* only this rank's is read */
     int first = alone && ranks != NULL ? ranks->rank : 0, end = alone ? first + 1 : there;
     for (int rank = first; rank < end; rank++) {
-        r.name = own_name(l, prefix, rank, there, name);
+        r.name = records_own_name(l, prefix, rank, there, name);
         r.owner = rank;
         r.mean_of = l->file != NULL && !alone ? there : 0;
         if (rank == first && l->file != NULL && r.name != NULL &&

@@ -235,8 +235,8 @@ static bool add_entry(cJSON *root, const td_safetensors_entry *entry, int64_t be
            add_number(offsets, begin + (int64_t)entry->bytes);
 }
 
-static td_status fill(cJSON *root, const td_safetensors_entry *entries, int count,
-                      const td_metadata *metadata, int metadata_count, int64_t *begin)
+static td_status header_fill(cJSON *root, const td_safetensors_entry *entries, int count,
+                             const td_metadata *metadata, int metadata_count, int64_t *begin)
 {
     bool made = root != NULL;
     int64_t end = 0;
@@ -269,7 +269,7 @@ td_status td_safetensors_write_header(const td_safetensors_entry *entries, int c
                                       int64_t *begin, char **text)
 {
     cJSON *root = cJSON_CreateObject();
-    td_status status = fill(root, entries, count, metadata, metadata_count, begin);
+    td_status status = header_fill(root, entries, count, metadata, metadata_count, begin);
     *text = status == TD_OK ? cJSON_PrintUnformatted(root) : NULL;
     cJSON_Delete(root);
     return status != TD_OK || *text != NULL

@@ -68,8 +68,8 @@ static td_status begin_file(td_safetensors_out *out, const char *header)
 
 /* ---- what others call ---- */
 
-static td_status plan(td_safetensors_out *out, const td_safetensors_entry *entries,
-                      const td_metadata *metadata, int metadata_count)
+static td_status safetensors_plan(td_safetensors_out *out, const td_safetensors_entry *entries,
+                                  const td_metadata *metadata, int metadata_count)
 {
     char *header;
     for (int i = 0; i < out->count; i++) {
@@ -100,7 +100,7 @@ td_status td_safetensors_plan(const char *path, const td_safetensors_entry *entr
     *o = (td_safetensors_out){
         .path = target, .begin = numbers, .bytes = numbers + count, .count = count
     };
-    td_status status = plan(o, entries, metadata, metadata_count);
+    td_status status = safetensors_plan(o, entries, metadata, metadata_count);
     if (status != TD_OK) {
         (void)td_safetensors_finish(o, false);
         return status;

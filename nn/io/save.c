@@ -195,7 +195,7 @@ static td_status no_memory(const td_checkpoint_options *c)
 }
 
 /* Makes the file, with its header. */
-static td_status plan(saver *s)
+static td_status save_plan(saver *s)
 {
     const td_records *l = s->list;
     td_safetensors_entry *entries = calloc((size_t)l->tensor_count + 1, sizeof *entries);
@@ -221,7 +221,7 @@ static td_status plan(saver *s)
 }
 
 /* Memory for the longest piece, and for the largest tensor that must be brought together. */
-static bool make_room(saver *s)
+static bool save_make_room(saver *s)
 {
     int64_t row = 0, whole = 1;
     for (int i = 0; i < s->list->tensor_count; i++) {
@@ -260,11 +260,11 @@ static td_status save(saver *s)
     const td_checkpoint_options *c = s->list->options;
     bool writes = s->peers == NULL || (s->peers->rank == 0 && !s->peers->spare);
     td_saving *w = calloc(1, sizeof *w);
-    bool room = !s->list->failed && w != NULL && make_room(s);
+    bool room = !s->list->failed && w != NULL && save_make_room(s);
     td_status status = td_peers_agree(s->peers, room ? TD_OK : no_memory(c));
     status = status == TD_OK ? check_accumulation(c) : status; /* the same on all ranks */
     if (status == TD_OK) {
-        status = td_peers_agree(s->peers, writes ? plan(s) : TD_OK);
+        status = td_peers_agree(s->peers, writes ? save_plan(s) : TD_OK);
     }
     if (status == TD_OK) {
         status = td_peers_agree(s->peers, put_all(s));

@@ -29,7 +29,7 @@ const char *td_model_name(int i)
     return NULL;
 }
 
-static const char *own_name(const char *name)
+static const char *registry_own_name(const char *name)
 {
     for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++) {
         if (strcmp(aliases[i].other, name) == 0) {
@@ -82,7 +82,7 @@ static bool is_called(const td_model_family *family, int i, const char *name)
 td_module *td_model_at(td_model_options o, td_site at)
 {
     TD_REQUIRE(o.name != NULL, at, "td_model: the name is NULL");
-    const char *name = own_name(o.name);
+    const char *name = registry_own_name(o.name);
     for (int f = 0; f < FAMILIES; f++) {
         for (int i = 0; i < families[f]->count; i++) {
             if (!is_called(families[f], i, name)) {

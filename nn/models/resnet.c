@@ -48,8 +48,8 @@ static const td_module_type basic_type = { .name = "BasicBlock", .forward = basi
 static const td_module_type bottleneck_type = { .name = "Bottleneck",
                                                 .forward = bottleneck_forward };
 
-static td_module *make_block(const td_resnet_plan *plan, int64_t in, int64_t width, int64_t out,
-                             int stride)
+static td_module *resnet_make_block(const td_resnet_plan *plan, int64_t in, int64_t width,
+                                    int64_t out, int stride)
 {
     /* The shortcut is built, and draws, before the block that it belongs to. */
     bool changes = stride != 1 || in != out;
@@ -124,8 +124,8 @@ static int64_t outputs_of(const td_resnet_plan *plan, int i)
 }
 
 /* One of the four: the first block halves the image (but for layer1), the others keep its size. */
-static td_module *make_layer(const td_resnet_plan *plan, int index, int64_t in,
-                             const td_model_options *options)
+static td_module *resnet_make_layer(const td_resnet_plan *plan, int index, int64_t in,
+                                    const td_model_options *options)
 {
     int64_t width = ((int64_t)plan->base_width << index) * plan->groups;
     int64_t out = outputs_of(plan, index);
@@ -138,7 +138,7 @@ static td_module *make_layer(const td_resnet_plan *plan, int index, int64_t in,
         char name[16];
         snprintf(name, sizeof name, "%d", i);
         int stride = i == 0 && index > 0 ? 2 : 1;
-        td_module_add(layer, name, make_block(plan, i == 0 ? in : out, width, out, stride));
+        td_module_add(layer, name, resnet_make_block(plan, i == 0 ? in : out, width, out, stride));
     }
     return td_module_finish(layer);
 }
@@ -173,8 +173,8 @@ td_module *td_resnet_build(const td_resnet_plan *plan, const td_model_options *o
     for (int i = 0; i < 4; i++) {
         char name[24];
         snprintf(name, sizeof name, "layer%d", i + 1);
-        s->layer[i] =
-            td_module_add(m, name, td_module_mark(make_layer(plan, i, in, options), TD_PART_STAGE));
+        s->layer[i] = td_module_add(
+            m, name, td_module_mark(resnet_make_layer(plan, i, in, options), TD_PART_STAGE));
         in = outputs_of(plan, i);
     }
     s->avgpool = td_module_add(m, "avgpool", td_nn_global_avg_pool2d());

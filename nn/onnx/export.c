@@ -12,7 +12,7 @@
 /* ---- inputs ---- */
 
 /* Of a module with both forwards, the one whose shapes are given. */
-static int count_of(const td_onnx_options *o)
+static int export_count_of(const td_onnx_options *o)
 {
     const td_module_type *type = o->model->type;
     return type->forward2 != NULL && (type->forward == NULL || o->shape2.ndim > 0) ? 2 : 1;
@@ -23,7 +23,7 @@ static void first_inputs(const td_onnx_options *o, td_tensor *inputs[2], td_site
 {
     const td_tensor *examples[] = { o->example, o->example2 };
     td_shape shapes[] = { o->shape, o->shape2 };
-    for (int i = 0; i < count_of(o); i++) {
+    for (int i = 0; i < export_count_of(o); i++) {
         bool indices = i == 0 && td_takes_indices(o->model);
         td_dtype dtype = examples[i] != NULL ? examples[i]->dtype
                          : indices           ? TD_I64
@@ -47,7 +47,7 @@ static void first_inputs(const td_onnx_options *o, td_tensor *inputs[2], td_site
 static void second_inputs(const td_onnx_options *o, td_tensor *const first[2], td_tensor *inputs[2],
                           td_site at)
 {
-    for (int i = 0; i < count_of(o); i++) {
+    for (int i = 0; i < export_count_of(o); i++) {
         td_shape shape = td_shape_of(first[i]);
         shape.dim[0] += o->dynamic_batch;
         inputs[i] = td_step_new(shape, first[i]->dtype, TD_ROW_MAJOR, o->model->device, at);
@@ -120,13 +120,13 @@ static void check(const td_onnx_options *o, td_site at)
     TD_REQUIRE(o->path != NULL && *o->path != '\0', at, "td_onnx_export: there is no path");
     TD_REQUIRE(!td_in_step(), at, "td_onnx_export: call it outside of a step");
     check_input(o->shape, o->example, "input's shape", at);
-    TD_REQUIRE(count_of(o) == 1 || o->shape2.ndim > 0, at,
+    TD_REQUIRE(export_count_of(o) == 1 || o->shape2.ndim > 0, at,
                "td_onnx_export: %s takes two inputs: give the second one's .shape2",
                o->model->type->name);
-    TD_REQUIRE(count_of(o) == 2 || (o->shape2.ndim == 0 && o->example2 == NULL), at,
+    TD_REQUIRE(export_count_of(o) == 2 || (o->shape2.ndim == 0 && o->example2 == NULL), at,
                "td_onnx_export: %s takes one input: .shape2 and .example2 are for two",
                o->model->type->name);
-    if (count_of(o) == 2) {
+    if (export_count_of(o) == 2) {
         check_input(o->shape2, o->example2, "second input's shape", at);
         TD_REQUIRE(
             !o->dynamic_batch || o->shape2.dim[0] == o->shape.dim[0], at,

@@ -42,7 +42,7 @@ static bool same_place(const td_tensor *a, const td_tensor *b)
 }
 
 /* The number of a tensor that a call uses; over: the call has written its result there. */
-static int find(td_onnx_trace *trace, const td_tensor *t, bool over)
+static int trace_find(td_onnx_trace *trace, const td_tensor *t, bool over)
 {
     if (t == NULL) {
         return -1;
@@ -65,7 +65,8 @@ static void find_all(td_onnx_trace *trace, td_tensor *const *tensors, int count,
                      const td_tensor *out, int *numbers)
 {
     for (int i = 0; i < count; i++) {
-        numbers[i] = tensors[i] == out ? find(trace, out, true) : find(trace, tensors[i], false);
+        numbers[i] =
+            tensors[i] == out ? trace_find(trace, out, true) : trace_find(trace, tensors[i], false);
     }
 }
 
@@ -85,7 +86,7 @@ static void note_call(const td_record_args *args, td_site at, void *user)
     find_all(trace, args->reads, TD_MAX_READS, args->out, call->reads);
     for (int i = 0; i < TD_MAX_SAVED; i++) { /* a saved result is no input */
         bool result = args->saved[i] == args->out;
-        call->saved[i] = result ? -1 : find(trace, args->saved[i], false);
+        call->saved[i] = result ? -1 : trace_find(trace, args->saved[i], false);
     }
     if (args->params_size > 0) {
         void *params = td_step_bytes(args->params_size);
@@ -144,7 +145,7 @@ td_onnx_trace *td_onnx_trace_forward(td_module *model, const td_state_list *stat
                                            : td_forward2_at(model, inputs[0], inputs[1], at);
     td_observe_operations(NULL, NULL);
     td_no_grad_end();
-    trace->output = find(trace, y, false);
+    trace->output = trace_find(trace, y, false);
     mark_needed(trace);
     return trace;
 }
@@ -157,7 +158,7 @@ void td_onnx_trace_end(td_onnx_trace *trace)
 }
 
 /* Whether two values can be one, but for sizes, which are noted. */
-static bool match(td_onnx_value *a, td_onnx_value *b)
+static bool trace_match(td_onnx_value *a, td_onnx_value *b)
 {
     if (a->kind != b->kind || a->tensor.ndim != b->tensor.ndim ||
         a->tensor.dtype != b->tensor.dtype) {
@@ -179,7 +180,7 @@ void td_onnx_trace_compare(td_onnx_trace *a, td_onnx_trace *b, int *differs)
     int count = a->call_count < b->call_count ? a->call_count : b->call_count;
     bool *matched = td_step_bytes((size_t)a->value_count * sizeof *matched);
     for (int v = 0; v < a->value_count; v++) {
-        matched[v] = v < b->value_count && match(&a->values[v], &b->values[v]);
+        matched[v] = v < b->value_count && trace_match(&a->values[v], &b->values[v]);
     }
     for (int i = 0; i < count; i++) {
         const td_onnx_call *x = &a->calls[i], *y = &b->calls[i];

@@ -139,7 +139,7 @@ static td_optim_slice slice_of(const td_optim *o, int i, bool captured)
 
 /* Fills the table with as few slices as possible, in the order of memory, and counts the step.
  * Returns the number of slices. */
-static int fill_slices(td_optim *o, bool captured)
+static int optim_fill_slices(td_optim *o, bool captured)
 {
     int64_t unit = 64 / (int64_t)td_dtype_size(td_params_flat(o->params)->dtype);
     const int *order = td_params_order(o->params);
@@ -178,7 +178,7 @@ static void fill_table(void *user, void *numbers)
 {
     td_optim *o = user;
     if (!o->filled) {
-        int count = fill_slices(o, true);
+        int count = optim_fill_slices(o, true);
         TD_REQUIRE(count == o->slice_count && same_stretches(o->slices, numbers, count), TD_HERE,
                    "%s: other parameters are trained than when the step was captured: "
                    "td_captured_forget, and it is captured again",
@@ -210,7 +210,7 @@ static int make_table(td_optim *o)
     } else if (!o->begun) { /* the first is a warm-up: the device can be asked */
         o->skipped = td_params_skipped_before(o->params);
     }
-    o->slice_count = fill_slices(o, captured);
+    o->slice_count = optim_fill_slices(o, captured);
     o->filled = true;
     o->table =
         td_step_numbers(o->slices, (size_t)o->slice_count * sizeof *o->slices, fill_table, o);

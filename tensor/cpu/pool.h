@@ -4,7 +4,7 @@
  *
  * Each thread has a share of tasks in a row, the same part of them in each run, and helps others
  * when it is done. Tasks should be numbered as their results lie in memory: where two threads write
- * beside each other, their cores take lines from each other's caches.
+ * next to each other, their cores take lines from each other's caches.
  *
  * Who runs which task is decided as the run goes, so a task must write only what is its own, and
  * a sum over tasks must be cut by data and combined in a fixed order afterwards. Then results do

@@ -115,7 +115,7 @@ static bool has_word(const char *list, const char *word)
 }
 
 /* Looks at all groups of this process that have to do with a controller ("memory", "cpu"). The
- * second version's hierarchy may have a place beside the first one's. */
+ * second version's hierarchy may have a place next to the first one's. */
 static void look_at_groups(const char *groups, const char *root, const char *controller,
                            group_look look, void *result)
 {

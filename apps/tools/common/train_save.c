@@ -355,7 +355,7 @@ static void find_place(train_run *r, int64_t world, bool loaded)
     }
 }
 
-static td_status load(train_run *r, td_checkpoint_options checkpoint)
+static td_status train_save_load(train_run *r, td_checkpoint_options checkpoint)
 {
     const char *path = checkpoint.path;
     char data[256];
@@ -386,7 +386,7 @@ td_status train_resume(train_run *r)
     }
     checkpoint.optim = r->fresh_optim ? NULL : r->optim;
     train_hook_resume(r);
-    TD_TRY(load(r, checkpoint));
+    TD_TRY(train_save_load(r, checkpoint));
     TD_TRY(train_autotune_resume(r));
     td_optim_set_lr(r->optim, r->args.lr); /* --lr may be given again */
     td_printf_rank0("resumed from %s after step %" PRId64 " of epoch %" PRId64 "\n",

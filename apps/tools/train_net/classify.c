@@ -42,7 +42,8 @@ static td_status read_settings(classify_run *c, const cli_rest *rest)
 }
 
 /* Options, --cfg FILE, KEY VALUE pairs. */
-static td_status read_command_line(classify_run *c, const char *description, int argc, char **argv)
+static td_status classify_read_command_line(classify_run *c, const char *description, int argc,
+                                            char **argv)
 {
     train_args *args = &c->base.args;
     cli_rest rest = { .name = "[KEY VALUE]...", .least = 0 };
@@ -72,7 +73,7 @@ int classify_main(classify_run *c, train_program program, const char *descriptio
                   char **argv)
 {
     c->base.task = &classify_task;
-    td_status status = read_command_line(c, description, argc, argv);
+    td_status status = classify_read_command_line(c, description, argc, argv);
     return status == TD_OK ? train_main(&c->base, program) : app_failed(c->base.app);
 }
 

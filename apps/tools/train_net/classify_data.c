@@ -12,9 +12,9 @@
 #include <unistd.h>
 
 /* With DATA.VAL_FRACTION both parts come from TRAIN.DATASET itself. */
-static td_status open_folder(const classify_run *c, const char *dataset, const char *split,
-                             const char *key, const td_image_folder_transform *transform,
-                             const td_class_names *names, td_dataset **out)
+static td_status data_open_folder(const classify_run *c, const char *dataset, const char *split,
+                                  const char *key, const td_image_folder_transform *transform,
+                                  const td_class_names *names, td_dataset **out)
 {
     char path[2 * CLI_TEXT_BYTES + 2];
     bool tests = strcmp(key, "TEST") == 0, one_folder = c->s.data.val_fraction > 0.0;
@@ -61,8 +61,8 @@ static td_status open_training(classify_run *c, const td_class_names *names)
     transform.flip = s->train.flip;
     transform.brightness = transform.contrast = transform.saturation = jitter;
     transform.seed = (uint64_t)c->base.args.seed;
-    return open_folder(c, s->train.dataset, s->train.split, "TRAIN", &transform, names,
-                       &c->train_data);
+    return data_open_folder(c, s->train.dataset, s->train.split, "TRAIN", &transform, names,
+                            &c->train_data);
 }
 
 static td_status open_testing(classify_run *c, const td_class_names *names)
@@ -75,7 +75,8 @@ static td_status open_testing(classify_run *c, const td_class_names *names)
     td_image_folder_transform transform = plain;
     transform.size = (int)s->test.crop_size;
     transform.resize = (int)s->test.im_size;
-    return open_folder(c, s->test.dataset, s->test.split, "TEST", &transform, names, &c->test_data);
+    return data_open_folder(c, s->test.dataset, s->test.split, "TEST", &transform, names,
+                            &c->test_data);
 }
 
 /* ---- classes ---- */

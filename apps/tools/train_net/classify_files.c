@@ -36,7 +36,7 @@ static bool read_name(const char *name, int64_t *epochs_done, int64_t *steps)
            (numbers == 2 && name[step_end] == '\0' && *epochs_done >= 0 && *steps > 0);
 }
 
-static DIR *open_folder(const classify_run *c, char *path)
+static DIR *files_open_folder(const classify_run *c, char *path)
 {
     snprintf(path, TRAIN_PATH_BYTES, "%s/checkpoints", c->s.out_dir);
     return opendir(path);
@@ -57,7 +57,7 @@ static bool find_before(const classify_run *c, place *end)
 {
     char path[TRAIN_PATH_BYTES];
     place best = { -1, 0 }, at;
-    DIR *folder = open_folder(c, path);
+    DIR *folder = files_open_folder(c, path);
     for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
         if (read_name(entry->d_name, &at.epochs, &at.steps) && is_before(at, *end) &&
             is_before(best, at)) {
@@ -112,7 +112,7 @@ void classify_remove_old(const classify_run *c, int64_t epochs_done)
 {
     char path[TRAIN_PATH_BYTES];
     int64_t keep = c->s.train.keep_checkpoints;
-    DIR *folder = open_folder(c, path);
+    DIR *folder = files_open_folder(c, path);
     for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
         int64_t epoch, step;
         bool old = read_name(entry->d_name, &epoch, &step)

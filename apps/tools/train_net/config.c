@@ -119,7 +119,7 @@ static bool read_text(const cli_option *key, const char *text, char *room, reaso
 }
 
 /* "[30, 60]", "30,60", "[]". */
-static bool read_list(const cli_option *key, const char *text, cli_reals *list, reason why)
+static bool config_read_list(const cli_option *key, const char *text, cli_reals *list, reason why)
 {
     char copy[CLI_TEXT_BYTES], *rest = copy;
     size_t length = strlen(text);
@@ -159,11 +159,11 @@ static bool read_none(const cli_option *key, reason why)
 }
 
 /* room: for a text. */
-static bool read_value(const cli_option *key, const char *text, char *room, reason why)
+static bool config_read_value(const cli_option *key, const char *text, char *room, reason why)
 {
     return key->kind == CLI_FLAG    ? read_flag(text, key->value, why)
            : key->kind == CLI_TEXT  ? read_text(key, text, room, why)
-           : key->kind == CLI_REALS ? read_list(key, text, key->value, why)
+           : key->kind == CLI_REALS ? config_read_list(key, text, key->value, why)
                                     : cli_set(key, show(text).text, why, sizeof(reason));
 }
 
@@ -177,7 +177,7 @@ td_status config_set_scalar(train_args *keys, int i, const char *where, const ch
     if (quoted && key->kind != CLI_TEXT) {
         snprintf(why, sizeof why, "\"%s\" is a text; write it without quotes", show(text).text);
     } else {
-        good = none ? read_none(key, why) : read_value(key, text, keys->texts[i], why);
+        good = none ? read_none(key, why) : config_read_value(key, text, keys->texts[i], why);
     }
     key->given = good ? !none : key->given;
     return good ? TD_OK : td_fail(TD_E_FORMAT, "%s: %s: %s", where, key->name, why);

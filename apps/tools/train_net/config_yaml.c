@@ -57,7 +57,7 @@ static td_status name_of(const reader *r, const yaml_node_t *node, const char *p
 }
 
 /* A list as a command line would give it: "[30,60]". */
-static td_status read_list(reader *r, int i, const yaml_node_t *list)
+static td_status yaml_read_list(reader *r, int i, const yaml_node_t *list)
 {
     const cli_option *key = &r->keys->options[i];
     char text[CLI_TEXT_BYTES] = "[";
@@ -83,7 +83,7 @@ static td_status read_list(reader *r, int i, const yaml_node_t *list)
     return config_set_scalar(r->keys, i, r->where, text, false);
 }
 
-static td_status read_value(reader *r, int i, const yaml_node_t *node)
+static td_status yaml_read_value(reader *r, int i, const yaml_node_t *node)
 {
     const cli_option *key = &r->keys->options[i];
     if (r->given[i] != 0) {
@@ -92,7 +92,7 @@ static td_status read_value(reader *r, int i, const yaml_node_t *node)
     }
     r->given[i] = (int64_t)node->start_mark.line + 1;
     if (node->type == YAML_SEQUENCE_NODE) {
-        return read_list(r, i, node);
+        return yaml_read_list(r, i, node);
     }
     if (node->type != YAML_SCALAR_NODE) {
         return td_fail(TD_E_FORMAT, "%s: %s takes a value, and has no keys below it", r->where,
@@ -132,13 +132,13 @@ static td_status read_mapping(reader *r, const yaml_node_t *mapping, const char 
             return config_unknown(r->keys, r->where, name);
         }
         const yaml_node_t *value = look_at(r, pair->value);
-        TD_TRY(is_node ? read_node(r, value, name) : read_value(r, i, value));
+        TD_TRY(is_node ? read_node(r, value, name) : yaml_read_value(r, i, value));
     }
     return TD_OK;
 }
 
 /* *any: there is another document, to be deleted. */
-static td_status load(reader *r, yaml_parser_t *parser, bool *any)
+static td_status yaml_load(reader *r, yaml_parser_t *parser, bool *any)
 {
     if (!yaml_parser_load(parser, &r->document)) {
         set_where(r, parser->problem_mark.line);
@@ -159,7 +159,7 @@ static td_status load(reader *r, yaml_parser_t *parser, bool *any)
 static td_status read_stream(reader *r, yaml_parser_t *parser)
 {
     bool any;
-    TD_TRY(load(r, parser, &any));
+    TD_TRY(yaml_load(r, parser, &any));
     if (!any) {
         return TD_OK;
     }
@@ -169,7 +169,7 @@ static td_status read_stream(reader *r, yaml_parser_t *parser)
                            : refuse(r, "a configuration has lines KEY: VALUE");
     yaml_document_delete(&r->document);
     TD_TRY(status);
-    TD_TRY(load(r, parser, &any));
+    TD_TRY(yaml_load(r, parser, &any));
     if (any) {
         yaml_document_delete(&r->document);
     }

@@ -158,7 +158,7 @@ typedef struct block_state {
     td_module *downsample; /* NULL: the shortcut is x itself */
 } block_state;
 
-static td_tensor *block_forward(td_module *self, td_tensor *x, td_site at)
+static td_tensor *botnet_block_forward(td_module *self, td_tensor *x, td_site at)
 {
     const block_state *s = self->state;
     td_nn_batch_norm_then then = { .activation = TD_NORM_RELU };
@@ -170,9 +170,9 @@ static td_tensor *block_forward(td_module *self, td_tensor *x, td_site at)
 }
 
 static const td_module_type block_type = { .name = "BottleneckTransformer",
-                                           .forward = block_forward };
+                                           .forward = botnet_block_forward };
 
-static td_module *make_block(int64_t in, int64_t out, int64_t side)
+static td_module *botnet_make_block(int64_t in, int64_t out, int64_t side)
 {
     td_module *m = td_module_new(&block_type, sizeof(block_state));
     if (m == NULL) {
@@ -205,7 +205,7 @@ static td_module *make_last_layer(int64_t in, int64_t out, int blocks,
     for (int i = 0; i < blocks; i++) {
         char name[16];
         snprintf(name, sizeof name, "%d", i);
-        td_module_add(m, name, make_block(i == 0 ? in : out, out, side));
+        td_module_add(m, name, botnet_make_block(i == 0 ? in : out, out, side));
     }
     return td_module_finish(m);
 }

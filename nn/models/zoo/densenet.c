@@ -29,7 +29,7 @@ static td_module *add_numbered(td_module *m, const char *name, int number, td_mo
 
 /* ---- a layer, a block, a transition ---- */
 
-static td_module *make_layer(int64_t in, int growth)
+static td_module *densenet_make_layer(int64_t in, int growth)
 {
     td_module *m = td_nn_sequential_list(NULL, 0);
     int64_t width = (int64_t)BOTTLENECK * growth;
@@ -42,7 +42,7 @@ static td_module *make_layer(int64_t in, int growth)
     return td_module_finish(td_module_mark(m, TD_PART_BLOCK));
 }
 
-static td_tensor *block_forward(td_module *self, td_tensor *x, td_site at)
+static td_tensor *dense_forward(td_module *self, td_tensor *x, td_site at)
 {
     int64_t scope = td_scope_begin();
     for (int i = 0; i < self->child_count; i++) {
@@ -54,13 +54,13 @@ static td_tensor *block_forward(td_module *self, td_tensor *x, td_site at)
     return x;
 }
 
-static const td_module_type block_type = { .name = "DenseBlock", .forward = block_forward };
+static const td_module_type block_type = { .name = "DenseBlock", .forward = dense_forward };
 
-static td_module *make_block(int64_t in, int growth, int layers)
+static td_module *dense_make_block(int64_t in, int growth, int layers)
 {
     td_module *m = td_module_new(&block_type, 0);
     for (int i = 0; i < layers; i++) {
-        add_numbered(m, "denselayer", i + 1, make_layer(in + (int64_t)i * growth, growth));
+        add_numbered(m, "denselayer", i + 1, densenet_make_layer(in + (int64_t)i * growth, growth));
     }
     return td_module_finish(td_module_mark(m, TD_PART_STAGE));
 }
@@ -91,7 +91,7 @@ static td_tensor *densenet_forward(td_module *self, td_tensor *x, td_site at)
 
 static const td_module_type densenet_type = { .name = "DenseNet", .forward = densenet_forward };
 
-static td_module *make_features(const densenet_plan *plan, int64_t *channels)
+static td_module *densenet_make_features(const densenet_plan *plan, int64_t *channels)
 {
     td_module *m = td_nn_sequential_list(NULL, 0);
     td_module_add(m, "conv0", td_block_conv(3, plan->first, 7, 2, 1));
@@ -100,7 +100,7 @@ static td_module *make_features(const densenet_plan *plan, int64_t *channels)
     td_module_add(m, "pool0", td_nn_max_pool2d(3, .stride = 2, .padding = 1));
     int64_t in = plan->first;
     for (int i = 0; i < 4; i++) {
-        add_numbered(m, "denseblock", i + 1, make_block(in, plan->growth, plan->blocks[i]));
+        add_numbered(m, "denseblock", i + 1, dense_make_block(in, plan->growth, plan->blocks[i]));
         in += (int64_t)plan->blocks[i] * plan->growth;
         if (i < 3) {
             add_numbered(m, "transition", i + 1, make_transition(in, in / 2));
@@ -114,7 +114,7 @@ static td_module *make_features(const densenet_plan *plan, int64_t *channels)
 }
 
 /* Convolutions are drawn a second time when all is built, and the classifier's bias becomes 0. */
-static void init_layer(td_module *m, const char *path, void *user)
+static void densenet_init_layer(td_module *m, const char *path, void *user)
 {
     (void)path, (void)user;
     if (m->tensor_count == 0) {
@@ -136,11 +136,11 @@ static td_module *densenet_make(int i, const td_model_options *options)
     }
     densenet_state *s = m->state;
     int64_t channels;
-    s->features = td_module_add(m, "features", make_features(&plans[i], &channels));
+    s->features = td_module_add(m, "features", densenet_make_features(&plans[i], &channels));
     s->classifier = td_module_add(m, "classifier", td_nn_linear(channels, options->classes));
     m = td_module_finish(m);
     if (m != NULL) {
-        td_module_each(m, init_layer, NULL);
+        td_module_each(m, densenet_init_layer, NULL);
     }
     return m;
 }

@@ -28,7 +28,7 @@ typedef struct block_state {
 } block_state;
 
 /* x + drop(project(se(depthwise(expand x)))); the sum only where x has the result's shape. */
-static td_tensor *block_forward(td_module *self, td_tensor *x, td_site at)
+static td_tensor *mbconv_forward(td_module *self, td_tensor *x, td_site at)
 {
     const block_state *s = self->state;
     td_tensor *y = td_forward_at(s->block, x, at);
@@ -38,9 +38,9 @@ static td_tensor *block_forward(td_module *self, td_tensor *x, td_site at)
     return td_add_at(td_forward_at(s->stochastic_depth, y, at), x, at);
 }
 
-static const td_module_type block_type = { .name = "MBConv", .forward = block_forward };
+static const td_module_type block_type = { .name = "MBConv", .forward = mbconv_forward };
 
-static td_module *make_block(const stage_plan *stage, bool first, double drop)
+static td_module *mbconv_make(const stage_plan *stage, bool first, double drop)
 {
     int64_t in = first ? stage->in : stage->out, wide = in * stage->expand;
     int stride = first ? stage->stride : 1;
@@ -81,7 +81,7 @@ static td_tensor *efficientnet_forward(td_module *self, td_tensor *x, td_site at
 static const td_module_type efficientnet_type = { .name = "EfficientNet",
                                                   .forward = efficientnet_forward };
 
-static td_module *make_features(double stochastic_depth)
+static td_module *efficientnet_make_features(double stochastic_depth)
 {
     td_module *parts[STAGES + 2];
     int count = 0, done = 0;
@@ -89,7 +89,7 @@ static td_module *make_features(double stochastic_depth)
     for (int i = 0; i < STAGES; i++) {
         td_module *blocks[4];
         for (int b = 0; b < stages[i].blocks; b++, done++) { /* later blocks drop more often */
-            blocks[b] = make_block(&stages[i], b == 0, stochastic_depth * done / ALL_BLOCKS);
+            blocks[b] = mbconv_make(&stages[i], b == 0, stochastic_depth * done / ALL_BLOCKS);
         }
         parts[count++] = td_nn_sequential_list(blocks, stages[i].blocks);
     }
@@ -102,7 +102,7 @@ static td_module *make_features(double stochastic_depth)
 }
 
 /* Everything is drawn a second time when all is built; biases become 0. */
-static void init_layer(td_module *m, const char *path, void *user)
+static void efficientnet_init_layer(td_module *m, const char *path, void *user)
 {
     (void)path, (void)user;
     if (m->tensor_count == 0 || m->tensors[0].tensor->ndim == 1) {
@@ -128,14 +128,14 @@ static td_module *efficientnet_make(int i, const td_model_options *options)
     }
     efficientnet_state *s = m->state;
     double drop = td_or_usual(options->stochastic_depth, own_stochastic_depth);
-    s->features = td_module_add(m, "features", make_features(drop));
+    s->features = td_module_add(m, "features", efficientnet_make_features(drop));
     s->avgpool = td_module_add(m, "avgpool", td_nn_global_avg_pool2d());
     td_module *dropout = td_nn_dropout(td_or_usual(options->dropout, own_dropout));
     td_module *linear = td_nn_linear(LAST_CHANNELS, options->classes);
     s->classifier = td_module_add(m, "classifier", td_nn_sequential(dropout, linear));
     m = td_module_finish(m);
     if (m != NULL) {
-        td_module_each(m, init_layer, NULL);
+        td_module_each(m, efficientnet_init_layer, NULL);
     }
     return m;
 }

@@ -29,7 +29,7 @@ typedef struct block_state {
 } block_state;
 
 /* relu(shortcut(x) + c(se(b(a x)))) */
-static td_tensor *block_forward(td_module *self, td_tensor *x, td_site at)
+static td_tensor *regnet_block(td_module *self, td_tensor *x, td_site at)
 {
     const block_state *s = self->state;
     int64_t scope = td_scope_begin();
@@ -42,9 +42,9 @@ static td_tensor *block_forward(td_module *self, td_tensor *x, td_site at)
     return td_block_conv_norm_fused(s->c, h, shortcut, true, at);
 }
 
-static const td_module_type block_type = { .name = "ResBottleneckBlock", .forward = block_forward };
+static const td_module_type block_type = { .name = "ResBottleneckBlock", .forward = regnet_block };
 
-static td_module *make_block(const regnet_plan *plan, int64_t in, int64_t out, int stride)
+static td_module *regnet_make_block(const regnet_plan *plan, int64_t in, int64_t out, int stride)
 {
     td_module *m = td_module_new(&block_type, sizeof(block_state));
     if (m == NULL) {
@@ -77,7 +77,7 @@ static td_module *make_stage(const regnet_plan *plan, int stage, int64_t in)
     for (int i = 0; i < plan->blocks[stage]; i++) {
         char name[32];
         snprintf(name, sizeof name, "block%d-%d", stage + 1, i);
-        td_module_add(m, name, make_block(plan, i == 0 ? in : out, out, i == 0 ? 2 : 1));
+        td_module_add(m, name, regnet_make_block(plan, i == 0 ? in : out, out, i == 0 ? 2 : 1));
     }
     return td_module_finish(td_module_mark(m, TD_PART_STAGE));
 }
@@ -100,7 +100,7 @@ static const td_module_type regnet_type = { .name = "RegNet", .forward = regnet_
 
 /* Weights are drawn a second time when all is built. Convolutions with a bias (those of
  * squeeze-and-excitation) keep it as it was; the classifier's becomes 0. */
-static void init_layer(td_module *m, const char *path, void *user)
+static void regnet_init_layer(td_module *m, const char *path, void *user)
 {
     (void)path, (void)user;
     td_tensor *weight = m->tensor_count > 0 ? m->tensors[0].tensor : NULL;
@@ -137,7 +137,7 @@ static td_module *regnet_make(int index, const td_model_options *options)
     s->fc = td_module_add(m, "fc", td_nn_linear(in, options->classes));
     m = td_module_finish(m);
     if (m != NULL) {
-        td_module_each(m, init_layer, NULL);
+        td_module_each(m, regnet_init_layer, NULL);
     }
     return m;
 }
