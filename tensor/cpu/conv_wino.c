@@ -133,7 +133,7 @@ static plan wino_make_plan(const td_conv2d_call *call, td_conv_space *space)
     if (p.shared) {
         p.points = td_wino_floats(space, points);
     } else {
-        td_wino_plan_slots(&p, space, p.rounds, points);
+        p.slots = td_wino_make_slots(space, p.rounds, points);
     }
     if (call->pass != TD_CONV2D_BACKWARD_WEIGHTS) {
         p.weights_step = p.panels * p.in.channels * p.gemm->panel + TD_WINO_PAD;
@@ -141,7 +141,7 @@ static plan wino_make_plan(const td_conv2d_call *call, td_conv_space *space)
     } else if (p.rounds > 1) {
         p.sums = td_wino_floats(space, blocks * sums_of(&p));
     } else {
-        td_wino_plan_slots(&p, space, blocks, sums_of(&p));
+        p.slots = td_wino_make_slots(space, blocks, sums_of(&p));
     }
     return p;
 }
@@ -237,8 +237,7 @@ static void dw_task(void *ctx, int64_t task)
     int64_t in = p->in.width, width = p->out.width, oc = p->out.channels;
     int64_t x = task / p->panels, dy = task % p->panels;
     int64_t m = td_min64(in, p->in.channels - x * in), n = td_min64(width, oc - dy * width);
-    int slot = p->sums ? -1 : td_wino_take_slot(p);
-    float *sums = p->sums ? p->sums + task * sums_of(p) : p->slot_memory + slot * p->slot_size;
+    float *sums = p->sums ? p->sums + task * sums_of(p) : td_wino_take_slot(&p->slots);
     for (int64_t point = 0; point < TD_WINO_POINTS; point++) {
         sum_rows(r, r->in + (x * TD_WINO_POINTS + point) * p->in.step,
                  r->out + (dy * TD_WINO_POINTS + point) * p->out.step, sums + point * in * width, m,
@@ -249,8 +248,8 @@ static void dw_task(void *ctx, int64_t task)
         p->wino->dw_from_points(dw, p->desc->ic * oc, sums + i * width, in * width, n,
                                 p->call->accumulate);
     }
-    if (slot >= 0) {
-        td_wino_give_slot(p, slot);
+    if (p->sums == NULL) {
+        td_wino_give_slot(&p->slots, sums);
     }
 }
 
@@ -272,10 +271,9 @@ static void run_round(td_pool *pool, round *r)
 static void wino_round_task(void *ctx, int64_t number)
 {
     const plan *p = ctx;
-    int slot = td_wino_take_slot(p);
-    float *points = p->slot_memory + slot * p->slot_size;
+    float *points = td_wino_take_slot(&p->slots);
     run_round(NULL, &(round){ p, number * p->round_rows, points, points + points_of(&p->in) });
-    td_wino_give_slot(p, slot);
+    td_wino_give_slot(&p->slots, points);
 }
 
 /* ---- the door ---- */

@@ -24,6 +24,14 @@ typedef struct td_wino_picture {
     int64_t step;          /* floats from point to point of a panel */
 } td_wino_picture;
 
+/* Memory for each thread that works: it takes a free slot. */
+typedef struct td_wino_slots {
+    int count;
+    float *memory;
+    int64_t size; /* of a slot */
+    atomic_flag *taken;
+} td_wino_slots;
+
 typedef struct td_wino_plan {
     const td_conv2d_call *call;
     const td_conv2d_desc *desc;
@@ -41,15 +49,9 @@ typedef struct td_wino_plan {
 
     bool shared; /* all threads work on one round; otherwise each has rounds of its own */
     int64_t round_rows, rounds;
-    float *points; /* of the shared round */
-    float *sums;   /* backward-weights of several rounds: [block of dw][point] */
-
-    /* Memory for each thread, the points of its round or the sums of a block of dw; whoever works
-     * takes a free one. */
-    int slots;
-    float *slot_memory;
-    int64_t slot_size;
-    atomic_flag *taken;
+    float *points;       /* of the shared round */
+    float *sums;         /* backward-weights of several rounds: [block of dw][point] */
+    td_wino_slots slots; /* of points of a round, or of sums of a block of dw */
 } td_wino_plan;
 
 static inline int64_t td_wino_round_up(int64_t x, int64_t unit)
@@ -62,10 +64,10 @@ static inline float *td_wino_floats(td_conv_space *space, int64_t count)
     return td_conv_take(space, count * (int64_t)sizeof(float));
 }
 
-/* Memory for as many threads as there can be, `size` floats each. */
-void td_wino_plan_slots(td_wino_plan *plan, td_conv_space *space, int64_t tasks, int64_t size);
-int td_wino_take_slot(const td_wino_plan *plan);
-void td_wino_give_slot(const td_wino_plan *plan, int slot);
+/* Slots for as many threads as there can be, `size` floats each. */
+td_wino_slots td_wino_make_slots(td_conv_space *space, int64_t tasks, int64_t size);
+float *td_wino_take_slot(const td_wino_slots *slots);
+void td_wino_give_slot(const td_wino_slots *slots, const float *slot);
 
 /* Rows and channels that a transform is called for, and where their points lie. */
 typedef struct td_wino_part {

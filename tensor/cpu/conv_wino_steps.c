@@ -17,33 +17,34 @@ typedef td_wino_picture picture;
 
 /* ---- memory for threads ---- */
 
-void td_wino_plan_slots(plan *p, td_conv_space *space, int64_t tasks, int64_t size)
+td_wino_slots td_wino_make_slots(td_conv_space *space, int64_t tasks, int64_t size)
 {
-    p->slots = (int)td_min64(tasks, td_min64(td_default_threads(), MAX_SLOTS));
-    p->slot_size = td_wino_round_up(size, TD_WINO_PAD);
-    p->slot_memory = td_wino_floats(space, p->slots * p->slot_size);
-    p->taken = td_conv_take(space, p->slots * (int64_t)sizeof *p->taken);
-    for (int i = 0; space->base && i < p->slots; i++) {
-        atomic_flag_clear(&p->taken[i]);
+    td_wino_slots s = { .count = (int)td_min64(tasks, td_min64(td_default_threads(), MAX_SLOTS)),
+                        .size = td_wino_round_up(size, TD_WINO_PAD) };
+    s.memory = td_wino_floats(space, s.count * s.size);
+    s.taken = td_conv_take(space, s.count * (int64_t)sizeof *s.taken);
+    for (int i = 0; space->base && i < s.count; i++) {
+        atomic_flag_clear(&s.taken[i]);
     }
+    return s;
 }
 
 /* Waits only if more threads are at work than td_default_threads says. */
-int td_wino_take_slot(const plan *p)
+float *td_wino_take_slot(const td_wino_slots *s)
 {
     for (;;) {
-        for (int i = 0; i < p->slots; i++) {
-            if (!atomic_flag_test_and_set_explicit(&p->taken[i], memory_order_acquire)) {
-                return i;
+        for (int i = 0; i < s->count; i++) {
+            if (!atomic_flag_test_and_set_explicit(&s->taken[i], memory_order_acquire)) {
+                return s->memory + i * s->size;
             }
         }
         sched_yield();
     }
 }
 
-void td_wino_give_slot(const plan *p, int slot)
+void td_wino_give_slot(const td_wino_slots *s, const float *slot)
 {
-    atomic_flag_clear_explicit(&p->taken[slot], memory_order_release);
+    atomic_flag_clear_explicit(&s->taken[(slot - s->memory) / s->size], memory_order_release);
 }
 
 /* ---- tiles ---- */
