@@ -1,13 +1,13 @@
 /* tandem: a small deep-learning framework in C11 with data parallelism built in.
  *
- * Include this header; most programs need no other. It includes the public headers of the five
- * rooms of the library (tensor, autograd, nn, data, dist) in the order in which the rooms build on
- * each other. Losses, attention, and more normalisations and pooling, are in autograd/losses.h,
- * attention.h, norms.h and windows.h, which it includes, too. Extensions and tools find more
- * functions in these headers:
+ * Include this header; most programs need no other. It includes the public headers of the library's
+ * five parts: tensor, autograd, nn, data, dist. Each part is a folder, and uses only the parts
+ * before it. Four headers that it includes, too, have more operations: autograd/losses.h,
+ * autograd/attention.h, autograd/norms.h, and autograd/windows.h (convolutions, pooling, resizing).
+ * Extensions and tools find more functions in these headers:
  *
- *   own operations and modules    autograd/tape.h, tensor/extend.h, nn/module.h, nn/around.h (runs
- *                                 something around a module's forward)
+ *   own operations and modules    autograd/tape.h, tensor/extend.h, nn/module.h, nn/around.h (a
+ *                                 function that runs before and after a module's forward)
  *   gradients: hooks, checks      autograd/hooks.h, autograd/gradcheck.h
  *   files, other frameworks       nn/io/safetensors.h, nn/onnx/onnx.h, tensor/extra/dlpack.h
  *   datasets and loaders          data/inspect.h, data/text/tokenizer.h

@@ -8,7 +8,7 @@
  * persistent tensor of the same shape, dtype and strides; td_backward adds to it until
  * td_zero_grad.
  *
- * For operations of your own: autograd/tape.h. To be told when a gradient is ready:
+ * For operations of your own: autograd/tape.h. To run a function when a gradient is ready:
  * autograd/hooks.h. To check gradients numerically: autograd/gradcheck.h. */
 #ifndef TD_AUTOGRAD_AUTOGRAD_H
 #define TD_AUTOGRAD_AUTOGRAD_H
@@ -21,8 +21,8 @@
 
 TD_BEGIN_C
 
-/* on = true: a persistent float tensor without gaps in memory becomes a leaf, which gets gradients.
- * on = false: it gets none any more. */
+/* on = true: a persistent float tensor without gaps in memory becomes a leaf, and gets gradients.
+ * on = false: the tensor gets no gradients any more. */
 void td_requires_grad_at(td_tensor *t, bool on, td_site at);
 
 /* The gradient of a leaf, or NULL if it has none yet. A step tensor has a gradient only
@@ -34,7 +34,7 @@ void td_retain_grad_at(td_tensor *t, td_site at);
 typedef struct td_backward_options {
     int begin_; /* set by the macro; arguments without a name fill the next fields, in order */
     td_tensor *loss;
-    const td_tensor *gradient; /* what backward starts with, of loss's shape, dtype and device.
+    const td_tensor *gradient; /* the gradient to start with, of loss's shape, dtype and device.
                                   NULL: 1, for a loss of one element */
 } td_backward_options;
 /* td_backward(loss): computes the gradient of loss, a scalar, with respect to every leaf on which

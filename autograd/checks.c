@@ -27,7 +27,7 @@ void td_check_float(const td_tensor *t, const char *op, const char *what, td_sit
 static void check_device(const td_tensor *a, const td_tensor *b, const char *op, td_site at)
 {
     TD_REQUIRE(td_same_device(td_device_of(a), td_device_of(b)), at,
-               "%s: %s and %s lie on different devices: copy one with td_clone_as", op,
+               "%s: %s and %s are on different devices: copy one with td_clone_as", op,
                td_describe(a), td_describe(b));
 }
 

@@ -1,4 +1,4 @@
-/* Checks gradients numerically: what to run on an operation or module of your own. */
+/* Checks gradients numerically. Run it on an operation or module of your own. */
 #ifndef TD_AUTOGRAD_GRADCHECK_H
 #define TD_AUTOGRAD_GRADCHECK_H
 

@@ -1,5 +1,5 @@
-/* Being told when gradients are ready, and where they lie: for optimizers, DDP and the like.
- * tandem.h does not include this header. */
+/* Hooks, which run when gradients are ready, and the memory of gradients: for optimizers, DDP and
+ * others. tandem.h does not include this header. */
 #ifndef TD_AUTOGRAD_HOOKS_H
 #define TD_AUTOGRAD_HOOKS_H
 
@@ -7,28 +7,28 @@
 
 TD_BEGIN_C
 
-/* A parameter may be used several times in one forward. When the last of its gradient's
- * contributions has been added, its ready hooks run, in the order in which they were added, on the
- * thread that called td_backward. When td_backward ends, the end hooks of that thread run. A leaf
- * whose ready hooks have not run by then got no gradient in this backward. Hooks may add and remove
- * hooks and write into the gradient; they must not run backward. td_on_... return an id > 0 for
- * removal, or a negative status when memory is short. */
+/* A parameter may be used several times in one forward; each use contributes to its gradient. When
+ * the last contribution has been added, the parameter's ready hooks run, in the order in which they
+ * were added, on the thread that called td_backward. When td_backward ends, the end hooks of that
+ * thread run. If a leaf's ready hooks have not run by then, the leaf got no gradient in this
+ * backward. Hooks may add and remove hooks and write into the gradient; they must not run backward.
+ * td_on_... return an id > 0 for removal, or a negative status when memory is short. */
 typedef void (*td_grad_ready_fn)(td_tensor *leaf, void *user);
 typedef void (*td_backward_end_fn)(void *user);
 int td_on_grad_ready(td_tensor *leaf, td_grad_ready_fn fn, void *user);
 void td_remove_grad_hook(td_tensor *leaf, int id);
-/* Whether t is a leaf and has this ready hook: no longer if t was frozen since. */
+/* Whether t is a leaf and has this ready hook. False after t was frozen. */
 bool td_has_grad_hook(const td_tensor *t, int id);
 int td_on_backward_end(td_backward_end_fn fn, void *user); /* of this thread's backwards */
 void td_remove_backward_end_hook(int id);
 
-/* The memory of a leaf's gradient, whether or not it holds one now; made at first use. */
+/* The memory of a leaf's gradient, even if there is no gradient now; made at first use. */
 td_tensor *td_grad_buffer(td_tensor *leaf);
 /* From now on the leaf's gradient is written into `grad`, a persistent tensor of the leaf's shape,
  * dtype and strides (for example a part of one long array). The caller keeps owning `grad`. What it
  * holds now is ignored: the leaf has no gradient until the next backward. */
 void td_set_grad_storage(td_tensor *leaf, td_tensor *grad);
-/* Whether the leaf's gradient is written into `grad`: no longer if the leaf was frozen since. */
+/* Whether the leaf's gradient is written into `grad`. False after the leaf was frozen. */
 bool td_has_grad_storage(const td_tensor *leaf, const td_tensor *grad);
 
 /* The leaf has no gradient: the next contribution overwrites the memory instead of adding to it. */

@@ -7,11 +7,11 @@
 
 TD_BEGIN_C
 
-/* What becomes of the losses of single elements or rows. */
+/* How the losses of single elements or rows are combined. */
 typedef enum td_loss_reduction {
-    TD_LOSS_MEAN, /* a scalar; the default */
-    TD_LOSS_SUM,  /* a scalar */
-    TD_LOSS_NONE, /* each loss, in their shape */
+    TD_LOSS_MEAN, /* their mean, a scalar; the default */
+    TD_LOSS_SUM,  /* their sum, a scalar */
+    TD_LOSS_NONE, /* not at all: the result has a loss for each element or row */
 } td_loss_reduction;
 
 /* td_cross_entropy(logits, labels, ...): F.cross_entropy. logits [N,K,...]; labels i64 [N,...] in
@@ -24,8 +24,8 @@ typedef struct td_cross_entropy_options {
     td_tensor *logits, *labels;
     double label_smoothing; /* from 0 to 1 */
     td_tensor *weight;      /* [K]; NULL: ones */
-    int64_t ignore_index;   /* this label does not count (PyTorch: -100). 0: all count;
-                               TD_IGNORE_ZERO: class 0 does not */
+    int64_t ignore_index;   /* labels of this value do not count (PyTorch: -100). 0: all labels
+                               count; TD_IGNORE_ZERO: labels of class 0 do not count */
     td_loss_reduction reduction;
 } td_cross_entropy_options;
 td_tensor *td_cross_entropy_at(td_cross_entropy_options options, td_site at);
@@ -44,7 +44,8 @@ typedef struct td_linear_cross_entropy_options {
 } td_linear_cross_entropy_options;
 td_tensor *td_linear_cross_entropy_at(td_linear_cross_entropy_options options, td_site at);
 
-/* td_nll_loss(log_p, labels, ...): F.nll_loss, the same of log p, as td_log_softmax gives it. */
+/* td_nll_loss(log_p, labels, ...): F.nll_loss: td_cross_entropy for log p instead of logits, as
+ * td_log_softmax computes it. */
 typedef struct td_nll_loss_options {
     int begin_;
     td_tensor *log_p, *labels, *weight;
@@ -64,9 +65,9 @@ typedef struct td_loss_options {
 td_tensor *td_mse_loss_at(td_loss_options options, td_site at);
 td_tensor *td_l1_loss_at(td_loss_options options, td_site at);
 
-/* With d = |x - target|. td_huber_loss: F.huber_loss, d^2 / 2 where d < delta, otherwise
- * delta (d - delta / 2). td_smooth_l1_loss: F.smooth_l1_loss, the same divided by delta, which
- * PyTorch calls beta; with delta TD_ZERO d itself. */
+/* With d = |x - target|: td_huber_loss is F.huber_loss, d^2 / 2 if d < delta, otherwise delta (d -
+ * delta / 2). td_smooth_l1_loss is F.smooth_l1_loss: the same divided by delta (PyTorch's beta); if
+ * delta is TD_ZERO, it is d. */
 typedef struct td_huber_loss_options {
     int begin_;
     td_tensor *x, *target;

@@ -1,6 +1,6 @@
-/* Normalisations next to td_batch_norm and td_layer_norm, which are in autograd/ops.h. 16-bit
- * inputs are computed in f32, and the result is f32; that of td_instance_norm has x's dtype, as
- * that of td_batch_norm. */
+/* More normalisations; td_batch_norm and td_layer_norm are in autograd/ops.h. 16-bit inputs are
+ * computed in f32, and the result is f32. Only the result of td_instance_norm has x's dtype, like
+ * the result of td_batch_norm. */
 #ifndef TD_AUTOGRAD_NORMS_H
 #define TD_AUTOGRAD_NORMS_H
 
@@ -8,12 +8,12 @@
 
 TD_BEGIN_C
 
-/* F.group_norm of x [N,C,...], weight and bias [C] or NULL, eps 0: 1e-5. Channels are cut into
- * groups; each group of a sample becomes (x - mean) / sqrt(var + eps), and each channel of it is
- * multiplied by its weight, and its bias added. */
+/* F.group_norm of x [N,C,...], weight and bias [C] or NULL, eps 0: 1e-5. The channels are divided
+ * into groups, and mean and variance are taken over each group of each sample: y = (x - mean) /
+ * sqrt(var + eps) * weight + bias, with weight and bias of the channel. */
 td_tensor *td_group_norm_at(td_tensor *x, int64_t groups, td_tensor *weight, td_tensor *bias,
                             double eps, td_site at);
-/* F.instance_norm without running statistics: a group for each channel. */
+/* F.instance_norm without running statistics: td_group_norm with a group for each channel. */
 td_tensor *td_instance_norm_at(td_tensor *x, td_tensor *weight, td_tensor *bias, double eps,
                                td_site at);
 /* F.rms_norm: x / sqrt(mean(x^2) + eps) * weight over the last dimensions, as many as weight has,

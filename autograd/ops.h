@@ -35,7 +35,7 @@ td_tensor *td_exp_at(td_tensor *x, td_site at);
 td_tensor *td_log_at(td_tensor *x, td_site at); /* natural logarithm */
 td_tensor *td_sqrt_at(td_tensor *x, td_site at);
 td_tensor *td_pow_at(td_tensor *x, double p, td_site at); /* x^p */
-td_tensor *td_relu_at(td_tensor *x, td_site at);          /* max(x, 0); the slope at 0 is 0 */
+td_tensor *td_relu_at(td_tensor *x, td_site at);          /* max(x, 0); the derivative at 0 is 0 */
 td_tensor *td_gelu_at(td_tensor *x, td_site at);          /* x Phi(x), exact (erf) */
 td_tensor *td_silu_at(td_tensor *x, td_site at);          /* x sigmoid(x) */
 td_tensor *td_sigmoid_at(td_tensor *x, td_site at);       /* 1 / (1 + exp(-x)) */
@@ -48,7 +48,7 @@ td_tensor *td_mean_at(td_tensor *x, td_site at); /* of all elements: a scalar */
 td_tensor *td_max_at(td_tensor *x, td_site at);  /* of all elements: a scalar */
 td_tensor *td_sum_dim_at(td_tensor *x, int dim, bool keep, td_site at);
 td_tensor *td_mean_dim_at(td_tensor *x, int dim, bool keep, td_site at);
-/* The largest element along dim; the gradient goes to the first of equal ones. */
+/* The largest element along dim. If several are equal, the first gets the gradient. */
 td_tensor *td_max_dim_at(td_tensor *x, int dim, bool keep, td_site at);
 /* The index of the largest element along dim: i64, without gradient. */
 td_tensor *td_argmax_at(td_tensor *x, int dim, bool keep, td_site at);
@@ -79,7 +79,7 @@ typedef struct td_conv2d_options {
 } td_conv2d_options;
 td_tensor *td_conv2d_at(td_conv2d_options options, td_site at);
 
-/* ---- shapes; more: autograd/ops/shapes.h. The results share x's memory where its strides allow
+/* ---- shapes; more: autograd/ops/shapes.h. The result shares x's memory if x's strides allow it
  * ---- */
 
 td_tensor *td_transpose_at(td_tensor *x, int dim0, int dim1, td_site at);
@@ -91,8 +91,8 @@ td_tensor *td_flatten_at(td_tensor *x, int start_dim, td_site at); /* start_dim 
  * end; end is clamped to the size. With a negative step: elements start, start + step, ...
  * after end, copied; to include element 0, give end = -size - 1 (-1 is the last element). */
 td_tensor *td_slice_at(td_tensor *x, int dim, int64_t start, int64_t end, int64_t step, td_site at);
-td_tensor *td_expand_at(td_tensor *x, td_shape shape,
-                        td_site at); /* sizes of 1 grow, without a copy */
+/* Repeats dimensions of size 1 until x has the given shape; nothing is copied. */
+td_tensor *td_expand_at(td_tensor *x, td_shape shape, td_site at);
 td_tensor *td_cat_at(td_tensor *const *parts, int count, int dim, td_site at);
 td_tensor *td_contiguous_at(td_tensor *x, td_site at); /* row-major; x itself if it is already */
 
@@ -112,13 +112,14 @@ typedef struct td_batch_norm_options {
 } td_batch_norm_options;
 td_tensor *td_batch_norm_at(td_batch_norm_options options, td_site at);
 
-/* td_layer_norm(x, weight, bias, eps): the same over the last dimension of x [...,d], for each row;
- * weight, bias: [d] or NULL. Over the last k dimensions if weight or bias has k, or .dims = k. */
+/* td_layer_norm(x, weight, bias, eps): (x - mean) / sqrt(var + eps) * weight + bias, with mean and
+ * variance of each row: over the last dimension of x [...,d]. weight, bias: [d] or NULL. If weight
+ * or bias has k dimensions, or with .dims = k, over the last k dimensions. */
 typedef struct td_layer_norm_options {
     int begin_;
     td_tensor *x, *weight, *bias;
     double eps; /* 0: 1e-5 */
-    int dims;   /* 0: those of weight or bias, or 1 */
+    int dims;   /* 0: as many as weight or bias has, or 1 */
 } td_layer_norm_options;
 td_tensor *td_layer_norm_at(td_layer_norm_options options, td_site at);
 td_tensor *td_softmax_at(td_tensor *x, int dim, td_site at); /* exp(x) / sum of exp(x) along dim */

@@ -1,5 +1,6 @@
-/* The tape, for those who write an operation. docs/your-own.md explains an operation of your own
- * program; docs/adding-an-op.md adds one to the library. tandem.h does not include this header.
+/* The tape: what an operation needs for its backward. docs/your-own.md explains an operation of
+ * your own program; docs/adding-an-op.md adds one to the library. tandem.h does not include this
+ * header.
  *
  * An operation computes its result at once, into a step tensor, and calls td_record. td_record
  * writes a node onto the tape if gradients are enabled and an input needs one. td_backward calls
@@ -23,8 +24,8 @@
  *     }
  *     #define cube(...) cube_at(__VA_ARGS__, TD_HERE)
  *
- * Kernels take tensors of any strides and dtypes. Code that reads memory by td_data sees what is
- * there: an input may be a view, and dy may be expanded (strides of 0). */
+ * Kernels take tensors of any strides and dtypes. Code that reads memory by td_data must follow the
+ * strides: an input may be a view, and dy may be expanded (strides of 0). */
 #ifndef TD_AUTOGRAD_TAPE_H
 #define TD_AUTOGRAD_TAPE_H
 
@@ -39,41 +40,42 @@ enum { TD_MAX_INPUTS = 4, TD_MAX_SAVED = 6, TD_MAX_READS = 2 };
 typedef struct td_node td_node;
 /* Writes the gradients of the node's inputs; dy is the gradient of its result, of the same shape
  * and dtype. Compute by kernels, or by operations between td_no_grad_begin and td_no_grad_end:
- * saved tensors still need gradients. What the function makes is released when it returns, except
- * the gradients. */
+ * saved tensors still need gradients. Tensors that the function makes are released when it returns,
+ * except the gradients. */
 typedef void (*td_backward_fn)(td_node *node, const td_tensor *dy);
 
 typedef struct td_record_args {
     const char *op;          /* the operation's name; must be static, as messages use it later */
-    td_backward_fn backward; /* NULL: the result has no gradient; observers are told */
+    td_backward_fn backward; /* NULL: the result has no gradient; only observers are called */
     td_tensor *out;          /* the result */
-    td_tensor *inputs[TD_MAX_INPUTS]; /* the differentiable inputs (entries may be NULL), */
-    td_tensor *const *input_list;     /* or, if there are more, an array of */
-    int input_count;                  /* so many of them */
+    td_tensor *inputs[TD_MAX_INPUTS]; /* the differentiable inputs (entries may be NULL) */
+    td_tensor *const *input_list;     /* instead of inputs, if there are more: an array of them */
+    int input_count;                  /* the length of input_list */
     td_tensor *saved[TD_MAX_SAVED];   /* what backward reads (entries may be NULL). The tape retains
                                          them until backward has run. Writing into one in place
                                          before that is an error that names the operation */
-    td_tensor *reads[TD_MAX_READS];   /* inputs for observers alone: running statistics */
+    td_tensor *reads[TD_MAX_READS];   /* inputs that only observers need: running statistics */
     const void *params;               /* numbers that backward needs; copied */
     size_t params_size;
 } td_record_args;
 
 /* Ends an operation: records a node if gradients are enabled and an input needs one, and returns
  * out. Under td_set_debug_nan the result is checked first. Inputs that are not floats take no part
- * in gradients: leave them out. */
+ * in gradients: do not list them. */
 td_tensor *td_record(const td_record_args *args, td_site at);
 #define TD_RECORD(at, ...) td_record(&(td_record_args){ __VA_ARGS__ }, at)
 
-/* For the rest of the step, on this thread: observe is called with all operations that td_record
- * gets, also those without gradients; td_context_top() is the module. NULL: no longer. */
+/* For the rest of the step, on this thread: observe is called for every td_record, with or without
+ * gradients; td_context_top() is the module. NULL: ends that. */
 typedef void (*td_operation_fn)(const td_record_args *args, td_site at, void *user);
 void td_observe_operations(td_operation_fn observe, void *user);
-/* Whether somebody observes: fused operations then run as those they consist of. */
+/* Whether operations are observed. Then fused operations run as the single operations in them. */
 bool td_operations_observed(void);
 
 /* ---- for backward functions; i counts from 0 as in td_record_args ---- */
 
-/* The saved tensor i, or NULL if that entry was NULL. Written in place since: a fatal error. */
+/* The saved tensor i, or NULL if that entry was NULL. It is a fatal error if the tensor was written
+ * in place after forward. */
 const td_tensor *td_saved(td_node *node, int i);
 const void *td_params_of(const td_node *node);
 /* Input i, for its shape, dtype and device; the data may be released already. */
@@ -85,20 +87,20 @@ td_site td_node_site(const td_node *node);
  * the input needs none. */
 bool td_input_needs_grad(const td_node *node, int i);
 
-/* 1. The function writes it. grad is the leaf's own gradient or a step tensor, with the input's
- * shape, dtype and strides. With accumulate, add to what is there; otherwise overwrite all of it.
- */
+/* 1. The function writes the gradient into grad, which is the leaf's own gradient or a step tensor,
+ * with the input's shape, dtype and strides. With accumulate, add to grad; otherwise overwrite all
+ * of it. */
 typedef struct td_grad_slot {
     td_tensor *grad; /* NULL: the input needs no gradient */
     bool accumulate;
 } td_grad_slot;
 td_grad_slot td_input_grad(td_node *node, int i);
 /* The same for a function that reads each element of dy before it writes the same element of the
- * gradient: grad may be dy's own memory, if nobody else reads dy. */
+ * gradient: then grad may be dy's own memory, if nothing else reads dy. */
 td_grad_slot td_input_grad_over(td_node *node, int i, const td_tensor *dy);
 
-/* 2. It is g: a step tensor, dy, or a view of dy, of the input's shape. g is shared, not copied, if
- * nothing has been accumulated yet, so do not write into g afterwards. */
+/* 2. The gradient is g: a step tensor, dy, or a view of dy, of the input's shape. g is shared, not
+ * copied, if nothing has been accumulated yet, so do not write into g afterwards. */
 void td_input_grad_is(td_node *node, int i, const td_tensor *g);
 
 /* 3. The input was broadcast: g, of the result's shape, is summed to the input's shape. */
@@ -113,13 +115,14 @@ bool td_debug_nan(void);                /* what td_set_debug_nan has set */
 
 /* ---- recomputation ---- */
 
-/* y = fn(x, user), of which only x is saved: backward runs fn a second time and records it then.
- * fn must compute the same both times, from x, the leaves given (all that it uses) and what user
- * points to, which must live as long as the step. Without gradients fn simply runs. */
+/* Computes y = fn(x, user) and saves only x: backward runs fn a second time, and records it then.
+ * Both times fn must compute the same, only from x, from `leaves` (all leaves that it uses) and
+ * from *user, which must live as long as the step. Without gradients fn simply runs. */
 typedef td_tensor *(*td_recompute_fn)(td_tensor *x, void *user);
 td_tensor *td_recompute_call(td_recompute_fn fn, void *user, td_tensor *x, td_tensor *const *leaves,
                              int leaf_count, td_site at);
-/* Whether fn runs the second time on this thread: what must happen once has happened. */
+/* Whether fn runs the second time on this thread. Then do not repeat what must happen once, for
+ * example counting batches. */
 bool td_recomputing(void);
 
 /* ---- checks: op and what ("conv2d", "x") go into the message; a failure is fatal ---- */

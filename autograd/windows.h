@@ -35,10 +35,10 @@ typedef struct td_conv3d_options {
 } td_conv3d_options;
 td_tensor *td_conv3d_at(td_conv3d_options options, td_site at);
 
-/* td_conv_transpose2d(x, w, b, ...): F.conv_transpose2d, the gradient of a convolution by its
- * input. x [N,C,H,W], w [C,O/groups,KH,KW], b [O] or NULL -> [N,O,OH,OW], with OH = (H - 1) stride
- * - 2 padding + dilation (KH - 1) + output_padding + 1. output_padding is less than the stride: of
- * the sizes that a convolution makes into H, it chooses one. */
+/* td_conv_transpose2d(x, w, b, ...): F.conv_transpose2d. It computes what td_conv2d computes for
+ * the gradient of its input. x [N,C,H,W], w [C,O/groups,KH,KW], b [O] or NULL -> [N,O,OH,OW], with
+ * OH = (H - 1) stride - 2 padding + dilation (KH - 1) + output_padding + 1. A convolution gives the
+ * size H for `stride` different sizes OH; output_padding (0 to stride - 1) chooses one of them. */
 typedef struct td_conv_transpose2d_options {
     int begin_;
     td_tensor *x, *w, *b;
@@ -48,7 +48,7 @@ typedef struct td_conv_transpose2d_options {
 } td_conv_transpose2d_options;
 td_tensor *td_conv_transpose2d_at(td_conv_transpose2d_options options, td_site at);
 
-/* td_conv_transpose1d(x, w, b, ...): the same of x [N,C,L], w [C,O/groups,K]. */
+/* td_conv_transpose1d(x, w, b, ...): the same for x [N,C,L], w [C,O/groups,K]. */
 typedef struct td_conv_transpose1d_options {
     int begin_;
     td_tensor *x, *w, *b;
@@ -58,7 +58,8 @@ td_tensor *td_conv_transpose1d_at(td_conv_transpose1d_options options, td_site a
 
 /* ---- pooling ---- */
 
-/* td_max_pool1d(x, kernel, ...), td_avg_pool1d(x, kernel, ...): x [N,C,L]; as the 2d ones. */
+/* td_max_pool1d(x, kernel, ...), td_avg_pool1d(x, kernel, ...): x [N,C,L]; otherwise like
+ * td_max_pool2d and td_avg_pool2d. */
 typedef struct td_pool1d_options {
     int begin_;
     td_tensor *x;
@@ -69,11 +70,12 @@ typedef struct td_pool1d_options {
 td_tensor *td_max_pool1d_at(td_pool1d_options options, td_site at);
 td_tensor *td_avg_pool1d_at(td_pool1d_options options, td_site at);
 
-/* F.adaptive_avg_pool1d, F.adaptive_max_pool1d: [N,C,L] -> [N,C,length]; as the 2d ones. */
+/* F.adaptive_avg_pool1d, F.adaptive_max_pool1d: [N,C,L] -> [N,C,length]. */
 td_tensor *td_adaptive_avg_pool1d_at(td_tensor *x, int64_t length, td_site at);
 td_tensor *td_adaptive_max_pool1d_at(td_tensor *x, int64_t length, td_site at);
 /* F.adaptive_avg_pool2d, F.adaptive_max_pool2d: [N,C,H,W] -> [N,C,height,width]. Row i of the
- * result is of the rows from floor(i H / height) to ceil((i + 1) H / height). */
+ * result is computed from x's rows floor(i H / height) to ceil((i + 1) H / height) - 1; columns
+ * likewise. */
 td_tensor *td_adaptive_avg_pool2d_at(td_tensor *x, int64_t height, int64_t width, td_site at);
 td_tensor *td_adaptive_max_pool2d_at(td_tensor *x, int64_t height, int64_t width, td_site at);
 
@@ -84,16 +86,17 @@ typedef enum td_interpolation {
     TD_BILINEAR, /* "bilinear" */
 } td_interpolation;
 
-/* td_interpolate(x, ...): F.interpolate of images [N,C,H,W], to a size or by a scale. Computed as
- * two products with matrices, one for rows and one for columns. */
+/* td_interpolate(x, ...): F.interpolate: resizes images [N,C,H,W] to a size or by a scale. It is
+ * computed as two products with matrices, one for rows and one for columns. */
 typedef struct td_interpolate_options {
     int begin_;
     td_tensor *x;
     int64_t size, size_hw[2]; /* of the result; or: */
     double scale, scale_hw[2];
     td_interpolation mode;
-    bool align_corners; /* bilinear: the corners' centres stay where they are */
-    bool antialias;     /* bilinear: a shrinking window covers all that it replaces, as in PIL */
+    bool align_corners; /* bilinear: the centres of the corner pixels stay in the corners */
+    bool antialias;     /* bilinear: when shrinking, averages all pixels under an output pixel
+                           (PIL's filter) */
 } td_interpolate_options;
 td_tensor *td_interpolate_at(td_interpolate_options options, td_site at);
 

@@ -1,4 +1,4 @@
-/* Data sets, transforms of images, samplers and the loader. This room needs tensor/ only.
+/* Datasets, transforms of images, samplers and the loader.
  *
  * A dataset holds numbered samples. A sample is an input of fixed shape and a label. A sampler
  * decides in which order an epoch visits the samples. A loader assembles batches; worker threads
@@ -33,11 +33,11 @@ typedef struct td_dataset td_dataset;
 typedef struct td_dataset_vtable {
     const char *kind; /* "cifar10", for messages */
     /* Writes the samples index[0], ..., index[n-1] into x [n, sample_shape...] and y [n,
-     * target_shape...], which lie on the CPU. With `float *p = td_data_rw(x)` element [i,j,...] of
-     * x is p[i * x->stride[0] + j * x->stride[1] + ...], in the dataset's layout (TD_ROW_MAJOR: one
-     * element after the other). Random draws must depend on
-     * epoch, index and a fixed seed alone, not on earlier calls or the thread. Workers call fetch
-     * at the same time from several threads. On failure fetch returns td_fail(...). */
+     * target_shape...], both in CPU memory. With `float *p = td_data_rw(x)` element [i,j,...] of x
+     * is p[i * x->stride[0] + j * x->stride[1] + ...], in the dataset's layout (TD_ROW_MAJOR: one
+     * element after the other). Random draws must depend only on epoch, index and a fixed seed, not
+     * on earlier calls or the thread. Workers call fetch at the same time from several threads. On
+     * failure fetch returns td_fail(...). */
     td_status (*fetch)(const td_dataset *dataset, const int64_t *index, int64_t n, uint64_t epoch,
                        td_tensor *x, td_tensor *y);
     /* Frees the struct and what it holds. Not NULL: an empty function if there is nothing. */
@@ -48,15 +48,15 @@ typedef struct td_dataset_vtable {
  *
  *     typedef struct squares { td_dataset base; double scale; } squares;
  *
- * Set vtable, length, sample_shape, and what there is to predict:
+ * Set vtable, length, sample_shape, and the kind of y, which is to be predicted:
  *
  *     a class    .classes = 10                                             y is i64 [n]
  *     numbers    .target_shape = TD_SHAPE(1)                               y is f32 [n,1]
  *     tokens     .classes = the vocabulary's size, .target_shape = TD_SHAPE(T)    i64 [n,T]
  *
- * Pass &mine->base to the loader, and cast the pointer that fetch and free get
- * back to your struct. All other fields may be zero. The struct counts its loaders and parts, so it
- * must not be a const object, although functions take a const pointer. */
+ * Pass &mine->base to the loader. fetch and free cast the pointer that they get back to your
+ * struct. All other fields may be zero. Do not declare the struct const, although functions take a
+ * const pointer: the library counts its loaders and parts in it. */
 struct td_dataset {
     const td_dataset_vtable *vtable;
     int64_t length;
@@ -157,7 +157,7 @@ typedef struct td_standard_scaler {
  * scikit-learn's StandardScaler does (a constant feature gets scale 1). For CSV files, for tensors
  * [samples, features] and for parts of them, at most TD_SCALER_FEATURES features, before a loader
  * is opened. The tensors of td_tensor_dataset keep their values; batches are standardised. test may
- * be NULL. scaler, unless NULL, receives the numbers, which new samples need at prediction.
+ * be NULL. scaler, unless NULL, receives mean and scale: standardise new samples with them, too.
  * TD_E_UNSUPPORTED: another kind of dataset. TD_E_MISMATCH: test has other features than train.
  * TD_E_ARG: a second call, or test is train. */
 td_status td_standardize(td_dataset *train, td_dataset *test, td_standard_scaler *scaler);
@@ -170,7 +170,7 @@ td_status td_wine_split(const char *csv_path, double test_size, uint32_t seed, t
 
 /* ---- images in memory ---- */
 
-/* CIFAR-10 and CIFAR-100 in the official binary layout. The files lie in FOLDER or in
+/* CIFAR-10 and CIFAR-100 in the official binary layout. The files are in FOLDER or in
  * FOLDER/cifar-10-batches-bin (FOLDER/cifar-100-binary): data_batch_1.bin to data_batch_5.bin and
  * test_batch.bin (CIFAR-100: train.bin and test.bin). x is f32 [n,3,32,32]. The size and the labels
  * of every file are checked; errors name the file and the record, and say what to do. */
@@ -184,8 +184,8 @@ td_status td_cifar_open(const char *folder, td_cifar_kind kind, bool train, td_d
  * libcurl, libarchive or libmd. */
 td_status td_cifar_download(const char *folder, td_cifar_kind kind, const char *url);
 
-/* Images [3,32,32] of ten classes of shapes, drawn from a seed, to train on where there is neither
- * data nor network. Image i has class i % 10. The dataset's `synthetic` is set: it is not CIFAR. */
+/* Images [3,32,32] of ten classes of shapes, drawn from a seed, to train on without data and
+ * network. Image i has class i % 10. The dataset's `synthetic` is set, because it is not CIFAR. */
 td_status td_synthetic_images(int64_t length, uint64_t seed, td_dataset **dataset);
 typedef struct td_cifar_or_synthetic_options {
     int begin_; /* for the library: lets the macro take an empty list */
@@ -194,8 +194,8 @@ typedef struct td_cifar_or_synthetic_options {
     int64_t limit; /* of synthetic images; 0: 50,000 for training and 10,000 for tests */
     uint64_t seed; /* of synthetic images */
 } td_cifar_or_synthetic_options;
-/* CIFAR-10's training and test images from folder; folder NULL: from $TANDEM_DATA, or, if that is
- * not set or empty, from data/cifar10. If no folder is named and data/cifar10 has no CIFAR-10,
+/* Opens CIFAR-10's training and test images in folder; folder NULL: in $TANDEM_DATA, or, if that is
+ * not set or empty, in data/cifar10. If no folder is named and data/cifar10 has no CIFAR-10, makes
  * synthetic images, whose datasets have `synthetic` set. Free train and test; after an error both
  * are NULL. */
 td_status td_cifar_or_synthetic_at(td_cifar_or_synthetic_options options, td_site at);
@@ -203,14 +203,15 @@ td_status td_cifar_or_synthetic_at(td_cifar_or_synthetic_options options, td_sit
 /* How images in memory are changed while a batch is written: a random crop, a random flip, then
  * (value/255 - mean) / std. A dataset without a transform gives value/255. The random numbers
  * depend only on seed, epoch and sample (Philox, tensor/random.h: key (seed, "augment"), counter
- * (epoch, sample)). shift and mirror change all images alike, for test-time augmentation. */
+ * (epoch, sample)). shift and mirror change all images in the same way, for test-time augmentation.
+ */
 typedef struct td_image_transform {
     int crop_padding;      /* pixels added on each side before the crop, 0 to 31; 0: no crop */
     bool reflect;          /* the added pixels mirror the image; otherwise they are 0 */
     bool flip;             /* horizontally, with probability 1/2 */
     bool alternate_flip;   /* with flip: whether a sample is flipped is drawn in epoch 0, and
                               alternates from epoch to epoch (Jordan 2024) */
-    int shift[2];          /* moves the crop of every image by so many pixels down and right;
+    int shift[2];          /* moves the crop of every image down and to the right, in pixels;
                               |shift| + crop_padding is at most 31 */
     bool mirror;           /* flips every image */
     float mean[3], std[3]; /* of each channel; all zero: no normalisation */
@@ -225,11 +226,12 @@ td_status td_dataset_set_transform(td_dataset *dataset, const td_image_transform
 /* Decides the order of the samples in an epoch. A sampler of your own is a struct that begins with
  * a td_sampler.
  *
- * A run that is resumed asks the sampler for the epochs before, too, each once and in their order,
- * and for the epoch that goes on with the loader's generator as it was when that epoch began. So it
- * gives the same orders if they depend only on how the sampler was made, the epoch, that generator,
- * and the calls before. A sampler that itself gives each rank another part
- * can be resumed on the same number of ranks alone: let the loader deal (.deal). */
+ * To resume a run, the loader calls order() again for all epochs before, each once and in their
+ * order, and then for the epoch in which the run was saved, with the loader's generator in the
+ * state that it had when that epoch began. So an order may depend on how the sampler was made, the
+ * epoch, that generator, and the calls before, and on nothing else. If a sampler itself gives each
+ * rank another part, a run can only be resumed on the same number of ranks; let the loader divide
+ * the order among the ranks instead (.deal). */
 typedef struct td_sampler {
     /* Writes the order of an epoch, count() numbers from 0 to length - 1, and returns how many; or
      * a negative td_status with td_last_error(). The loader calls it at the start of each epoch. */
@@ -239,7 +241,7 @@ typedef struct td_sampler {
     int64_t (*count)(const struct td_sampler *sampler, int64_t length);
     void (*free)(struct td_sampler *sampler);
 } td_sampler;
-/* For a sampler that no loader has taken. NULL is fine. */
+/* Frees a sampler that was not given to a loader. NULL is fine. */
 void td_sampler_free(td_sampler *sampler);
 
 /* ---- the loader ---- */
@@ -249,7 +251,7 @@ void td_sampler_free(td_sampler *sampler);
 typedef struct td_deal {
     int rank, world_size; /* world_size 0: there is one rank */
     bool drop_last;       /* drop the last samples instead of repeating the first ones */
-    bool no_padding;      /* neither: ranks may differ by one sample */
+    bool no_padding;      /* neither repeat nor drop samples: ranks may differ by one sample */
 } td_deal;
 
 typedef struct td_loader td_loader;
@@ -258,23 +260,23 @@ typedef struct td_loader_options {
     const td_dataset *dataset;
     int64_t batch_size;  /* 0: 1 */
     bool shuffle;        /* in PyTorch's random order; otherwise one after the other */
-    td_sampler *sampler; /* instead of shuffle; NULL: none. The loader frees it, also if opening
+    td_sampler *sampler; /* instead of shuffle; NULL: none. The loader frees it, even if opening
                             fails */
     td_deal deal;        /* for a sampler of your own that gives every rank the same order of all
                             samples: the loader gives this rank its part of the order */
-    bool drop_last;      /* leave out a last batch that is not full */
+    bool drop_last;      /* skip a last batch that is not full */
     int workers;         /* threads; 0: batches are assembled in td_loader_next */
     int prefetch;        /* batches ahead per worker; 0: 2 */
     td_device device;    /* of the batches; 0: cpu:0 */
-    bool streamed;       /* do not keep the images on the GPU (data/inspect.h says when the
-                            loader does) */
-    td_generator *generator; /* each epoch takes one number from it, also without shuffle, as
+    bool streamed;       /* never keep the images on the GPU (data/inspect.h says when the loader
+                            keeps them there otherwise) */
+    td_generator *generator; /* each epoch draws one number from it, even without shuffle, as
                                 PyTorch's DataLoader does; NULL: this thread's default generator */
 } td_loader_options;
 
 /* A batch. x, y and samples belong to the loader and are valid until the next td_loader_next,
- * td_loader_seek or td_loader_close: td_clone what you want to keep, and do not td_free them.
- * On a GPU all batches of the same size are the same tensors with new contents. */
+ * td_loader_seek or td_loader_close: td_clone what you want to keep, and do not td_free them. On a
+ * GPU the next batch of the same size is in the same tensors. */
 typedef struct td_batch {
     td_tensor *x;  /* [n, sample_shape...] of the dataset's dtype and layout */
     td_tensor *y;  /* [n, target_shape...]: class numbers (i64), or of the dataset's target_dtype */
@@ -297,36 +299,36 @@ bool td_loader_next(td_loader *loader, td_batch *batch);
  * td_last_error(). */
 td_status td_loader_status(const td_loader *loader);
 
-/* The number of batches of the running epoch; 0 if the sampler gives no samples. It is that of any
- * epoch, except where a run was resumed on another number of ranks: what was left of that epoch may
- * have fewer. */
+/* The number of batches of the running epoch; 0 if the sampler gives no samples. All epochs have
+ * the same number, with one exception: if a run was resumed on another number of ranks, the rest of
+ * that epoch may have fewer batches. */
 int64_t td_loader_batches(const td_loader *loader);
 
-/* For gradient accumulation: the share of a batch's samples (batch: td_batch.index) in all samples
- * of its group, if each `group` batches of an epoch make one step of the optimizer; the last group
- * has the batches that are left. Backward of each loss times its share adds up to the gradient of
- * the mean over all samples of the group:
+/* For gradient accumulation, if each `group` batches of an epoch make one step of the optimizer:
+ * the number of a batch's samples divided by the number of samples in its group. The last group of
+ * an epoch may be smaller. batch is td_batch.index. Multiply each loss by its share; then the
+ * gradients add up to the gradient of the mean over all samples of the group:
  *     td_backward(td_mul_scalar(loss, td_loader_share(loader, batch.index, 4)));
  * With equal batches the share is 1/group. */
 double td_loader_share(const td_loader *loader, int64_t batch, int64_t group);
 
-/* The epoch, counted from 0, that the next td_loader_next belongs to. The loader counts by itself
- * and tells its sampler. */
+/* The epoch of the next td_loader_next, counted from 0. The loader counts epochs and tells its
+ * sampler. */
 uint64_t td_loader_epoch(const td_loader *loader);
 
 /* To resume a run, give the loader to td_checkpoint_save and td_checkpoint_load (.loader,
- * nn/io/checkpoint.h), with the same dataset and the same kind of sampler: then the next batch is
- * the one that would have come next, whatever the number of workers. On another number of ranks, or
- * with another batch size, the samples of the epoch that had not come yet are dealt to the ranks
- * there are now: each sample of the epoch comes exactly once, as far as the sampler neither repeats
- * samples to give all ranks equally many (its padding) nor drops them. So a run may begin alone,
- * with .shuffle, and go on under a launcher, with td_distributed_sampler, or the other way round.
+ * nn/io/checkpoint.h), with the same dataset and the same kind of sampler. Then the next batch is
+ * the batch that would have come next, for any number of workers. On another number of ranks, or
+ * with another batch size, the ranks divide the samples of the epoch that had not come yet. Each
+ * sample of the epoch comes exactly once, unless the sampler repeats samples to give all ranks
+ * equally many (padding) or drops some. So a run may begin in one process with .shuffle, and go on
+ * under a launcher with td_distributed_sampler, or the other way round.
  *
  * td_loader_seek makes the next td_loader_next return the given batch of the given epoch, both
- * counted from 0. The batches before it are not assembled, and those that were assembled ahead are
- * dropped. If the epoch has no such batch, it is over. In mid-epoch, td_loader_seek takes the order
- * of this epoch that was drawn last from the loader's generator, if it was (the generator of a
- * checkpoint knows: .with_random); otherwise the order is drawn from now. */
+ * counted from 0. The batches before it are not assembled, and batches that were assembled ahead
+ * are dropped. If the epoch has no such batch, it is over. In the middle of an epoch td_loader_seek
+ * uses the order that was drawn for this epoch, if the loader's generator remembers it (a
+ * checkpoint saves that: .with_random); otherwise it draws an order now. */
 void td_loader_seek(td_loader *loader, uint64_t epoch, int64_t batch);
 
 /* Stops the workers, also in the middle of an epoch, and frees the loader. NULL is fine. If an

@@ -1,5 +1,6 @@
-/* What a dataset and a loader hold: raw images and labels, files of a folder, waiting times, where
- * images are kept. For tools, tests and captured steps; tandem.h does not include this header. */
+/* More about datasets and loaders: raw images and labels, files of a folder, waiting times, and
+ * where images are kept. For tools, tests and captured steps; tandem.h does not include this
+ * header. */
 #ifndef TD_DATA_INSPECT_H
 #define TD_DATA_INSPECT_H
 
@@ -19,8 +20,8 @@ const uint8_t *td_dataset_labels(const td_dataset *dataset);
 /* The path of a sample's file, relative to the folder; the dataset owns it. */
 const char *td_image_folder_path(const td_dataset *dataset, int64_t sample);
 
-/* The number of images that could not be read so far (skip_bad), and the message of a sample whose
- * image is one of them, which names its path; NULL: it is none. The dataset owns the message. */
+/* The number of images that could not be read so far (skip_bad); and a sample's message, which
+ * names its path, if its image is one of them; otherwise NULL. The dataset owns the message. */
 int64_t td_image_folder_bad(const td_dataset *dataset);
 const char *td_image_folder_bad_at(const td_dataset *dataset, int64_t sample);
 

@@ -11,8 +11,8 @@
  *                  mean of all gradients
  *   td_optim_step  computes the same step on every rank: the weights stay equal to the last bit
  *
- * The end of a program: free what uses another thing before the thing that it uses. If a dataset
- * goes before its loader, or a model before its optimizer, the program stops with a message.
+ * At the end of a program free loaders and optimizers first, then models, then datasets. In the
+ * wrong order the program stops with a message.
  *
  *     td_loader_close(loader);
  *     td_optim_free(optim);      (td_ema_free and td_scaler_free likewise)
@@ -48,8 +48,8 @@ typedef struct td_distributed_options {
  * DistributedSampler does, number by number. Each epoch permutes the samples with seed + epoch,
  * repeats the first ones until all ranks get equally many, and gives rank r the samples r,
  * r + world_size, ... of that order. The loader owns the sampler and tells it the epoch, so a
- * training loop needs no call; td_loader_seek is for resuming a run. It never returns NULL,
- * because a loader would then read all samples; a rank out of range is a fatal error instead. */
+ * training loop calls nothing. A rank out of range is a fatal error. (td_distributed_sampler never
+ * returns NULL, because a loader without a sampler would read all samples.) */
 td_sampler *td_distributed_sampler_at(td_distributed_options options, td_site at);
 
 /* What a task measures on a batch. A td_measure runs the net, returns the loss (the mean over the
@@ -70,10 +70,10 @@ typedef td_tensor *(*td_measure)(td_module *net, const td_batch *batch, td_tenso
                                  void *user);
 
 typedef struct td_evaluation {
-    double loss, accuracy; /* means over what was seen; NaN if that is nothing */
-    int64_t right, seen;   /* targets whose largest logit is their label's; all targets: samples,
-                              or, if y is i64 [n,T], tokens */
-    double sums[TD_SUMS];  /* what the measure adds up; of a classifier, sums[0] is `right` */
+    double loss, accuracy; /* means over all targets; NaN if there are none */
+    int64_t right, seen;   /* seen: the number of targets, which are samples, or, if y is i64 [n,T],
+                              tokens. right: targets whose largest logit is their label's */
+    double sums[TD_SUMS];  /* the sums of the measure; of a classifier, sums[0] is `right` */
     int64_t batches;       /* of this rank */
     td_status status;      /* TD_OK: the numbers are finite, and of all samples. TD_E_ARG: there are
                               no samples, or the loss is not finite. Otherwise the numbers cover only
@@ -84,22 +84,24 @@ typedef struct td_evaluate_options {
     int begin_; /* for the library */
     td_module *net;
     td_loader *loader;
-    td_measure measure; /* NULL: a classifier's. Cross-entropy and right labels, of logits [n,
-                           classes], or [n,T,classes] where y is [n,T] */
+    td_measure measure; /* NULL: a classifier's: cross-entropy and right labels, of logits [n,
+                           classes], or of [n,T,classes] if y is [n,T] */
     /* NULL, or called after each batch of this rank with its numbers so far. false ends the
      * evaluation early: the result has what was seen. */
     bool (*batch_done)(const td_evaluation *so_far, void *user);
     void *user; /* for measure and batch_done */
 } td_evaluate_options;
 /* td_evaluate(net, loader, ...): a model's loss and metrics over one epoch of a loader, in
- * evaluation mode and without gradients. Afterwards each module is in the mode
- * in which it was before. Call td_evaluate outside of steps. On several ranks all ranks call it:
- * each rank runs the batches of its own loader with rank 0's running statistics, and all ranks get
- * the numbers of all samples; a rank without samples takes part with none. td_evaluate always runs
- * a whole epoch, from its first batch, even if some batches were read before. Give the loader
- * td_distributed_sampler(.no_padding = true), so that every sample counts once. If one rank fails,
- * all ranks get a failure. Rank 0 warns on stderr if more samples were seen than the dataset has,
- * and if the ranks' parameters differ because td_ddp is missing. */
+ * evaluation mode and without gradients. Afterwards each module has the mode that it had before.
+ * Call td_evaluate outside of steps. It always runs a whole epoch, from the first batch, even if
+ * some batches were read before.
+ *
+ * On several ranks all ranks call it. Give each rank's loader td_distributed_sampler(.no_padding =
+ * true), so that every sample counts once. Each rank runs its own batches with rank 0's running
+ * statistics, and all ranks get the numbers of all samples. A rank without samples calls
+ * td_evaluate, too. If one rank fails, all ranks get an error. Rank 0 warns on stderr if more
+ * samples were seen than the dataset has, and if the ranks' parameters differ because td_ddp is
+ * missing. */
 td_evaluation td_evaluate_at(td_evaluate_options options, td_site at);
 /* Gives all ranks of the world rank 0's buffers of a model (running statistics), which differ from
  * rank to rank between two training steps. td_evaluate does that first. */
@@ -110,9 +112,9 @@ td_status td_broadcast_buffers(td_module *net);
  * dist/ddp/extra.h explains buckets, and in which order and when they are sent. docs/ddp.md
  * explains what DDP measures (waiting, overlap) and compares communication hooks. */
 
-/* What enters td_ddp through td_ddp_options.strategy: the head of a strategy's options, made by the
- * strategy's own macro. dist/shard/zero.h: the ranks divide the optimizer's state, gradients and
- * values among themselves. */
+/* A strategy: how the ranks of a model work together if not every rank keeps everything. td_zero in
+ * dist/shard/zero.h is one: the ranks divide the optimizer's state, gradients and values among
+ * themselves. The struct is the head of a strategy's options; the strategy's macro makes it. */
 typedef struct td_strategy {
     const struct td_strategy_type *type;
 } td_strategy;
@@ -121,30 +123,30 @@ typedef struct td_ddp_options {
     int begin_; /* for the library */
     td_module *model;
     td_group *group;      /* NULL: the world */
-    struct td_mesh *mesh; /* in place of group (dist/comm/mesh.h): all ranks along rep and dp. The
-                             mesh is freed after the model */
+    struct td_mesh *mesh; /* instead of group (dist/comm/mesh.h): the ranks along its dimensions rep
+                             and dp. Free the mesh after the model */
     double bucket_cap_mb; /* limit of a bucket in MiB; 0: 5 on CPUs, 25 on GPUs */
-    bool find_unused_parameters; /* allow that some parameters get no gradient in a step, on each
-                                    rank others. Otherwise td_backward ends the program then,
-                                    and names the parameter */
+    bool find_unused_parameters; /* some parameters may get no gradient in a step, and not the same
+                                    parameters on each rank. Without this option td_backward ends
+                                    the program then, and names the parameter */
     bool no_broadcast_buffers;   /* do not broadcast rank 0's running statistics before each
                                     training forward */
-    bool static_graph;           /* the set of unused parameters never changes: found out once */
+    bool static_graph;           /* the same parameters are unused in all steps: DDP looks once */
     const char *comm_hook;       /* what is sent in place of f32 gradients: NULL, "bf16", "fp16",
                                     "powersgd" (Vogels et al. 2019) */
-    const struct td_bucket_codec *codec; /* instead: td_powersgd(...), or a communication hook of
-                                            your own (dist/ddp/codec.h) */
+    const struct td_bucket_codec *codec; /* instead of comm_hook: td_powersgd(...), or a
+                                            communication hook of your own (dist/ddp/codec.h) */
     const td_strategy *strategy; /* NULL: every rank has all values, gradients and optimizer state.
                                     td_zero(...) shards them. td_ddp copies what it needs */
 } td_ddp_options;
 
 /* td_ddp(net, ...) makes a model train together with the other ranks' copies, and returns the same
- * module. All ranks call td_ddp at the same place. It checks that names,
- * shapes and dtypes of the parameters are the same on all ranks, copies rank 0's values and buffers
- * to all, makes the buckets and adds a ready hook to every parameter.
+ * module. All ranks call td_ddp at the same place. td_ddp checks that names, shapes and dtypes of
+ * the parameters are the same on all ranks, copies rank 0's values and buffers to all ranks, and
+ * makes the buckets.
  *
- * The model is used as before: td_forward, td_backward, td_optim_step. The names in checkpoints
- * stay as they were. td_module_free ends DDP, too.
+ * Use the model as before: td_forward, td_backward, td_optim_step. The names in checkpoints do not
+ * change. td_module_free ends DDP, too.
  *
  * NULL with td_last_error() on every rank if one rank's model differs; the model is freed then, as
  * by every constructor that takes a module. A collective that fails in td_backward is a fatal
@@ -155,7 +157,7 @@ bool td_is_ddp(const td_module *m); /* whether m went through td_ddp */
 /* For gradient accumulation: between begin and end, backward adds to this rank's gradients and
  * sends nothing. The first backward after td_ddp_no_sync_end reduces the accumulated gradients. The
  * gradients of several backwards add up: multiply each loss by td_loader_share, so that the sum is
- * the gradient of the mean over all samples, also if the last batch is small. */
+ * the gradient of the mean over all samples, even if the last batch is small. */
 void td_ddp_no_sync_begin(td_module *net);
 void td_ddp_no_sync_end(td_module *net);
 

@@ -27,7 +27,7 @@ bool td_trace_on(void); /* whether a trace is open */
 /* Adds a span to the calling thread's lane. Times are seconds on CLOCK_MONOTONIC. */
 void td_trace_span(const char *name, double begin, double end);
 
-/* Adds a span of a transfer of so many bytes to the communication lane. */
+/* Adds a span to the communication lane: a transfer of `bytes` bytes. */
 void td_trace_communication(const char *name, double begin, double end, int64_t bytes);
 
 TD_END_C

@@ -39,7 +39,7 @@ typedef struct td_around {
     /* td_module_clone surrounds the copy by the same function, with the same user; only the
      * original frees it. */
     bool copies;
-    bool inside; /* next to the module's own forward, inside of all that was added before */
+    bool inside; /* becomes the innermost function, inside of all that were added before */
     const struct td_around *next; /* for the library */
 } td_around;
 
@@ -47,9 +47,10 @@ typedef struct td_around {
  * memory. td_module_unsurround removes the function with this run and user. */
 td_status td_module_surround(td_module *m, const td_around *around);
 void td_module_unsurround(td_module *m, td_around_fn run, const void *user);
-/* Brings all values of m for reading, or releases them again: calls what surrounds m. */
+/* Brings all values of m for reading, or releases them again: calls `gather` of the functions
+ * around m. */
 td_status td_module_gather(td_module *m, bool here);
-/* The wrapper of what surrounds m; NULL: none. */
+/* The wrapper of a function around m; NULL: none. */
 const char *td_module_wrapper(const td_module *m);
 /* Whether any function surrounds m; and the user of the outermost function with this run, NULL if
  * there is none. */

@@ -30,12 +30,13 @@ static inline td_module_node *td_node_of(const td_module *m)
     return (td_module_node *)(uintptr_t)m;
 }
 
-/* Frees memory after 256 other calls: who uses a freed module or its parameters gets a message. */
+/* Frees memory after 256 other calls, so that using a freed module or its parameters gives a
+ * message. */
 void td_free_later(void *memory);
 bool td_module_is_freed(const td_module *m);
 
-/* While on, this thread's initialisations draw nothing, and new parameters are zero: for models
- * whose weights are loaded next. Returns what was before. */
+/* on: turns random initialization off on this thread, so that new parameters are zero: for models
+ * whose weights are loaded next. Returns the previous setting. */
 bool td_init_blank(bool on);
 /* A parameter's tensor (f32 on cpu:0), or the header of a deferred one. */
 td_tensor *td_init_new(td_shape shape, td_layout layout);

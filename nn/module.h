@@ -27,13 +27,14 @@ typedef struct td_module_type {
     td_tensor *(*forward2)(td_module *self, td_tensor *a, td_tensor *b, td_site at);
     void (*free)(
         td_module *self); /* frees what the state owns, but no children or tensors; NULL: none */
-    /* Writes what tells this module from others of its type ("3, 64, kernel 7x7"); may be NULL. */
+    /* Writes what distinguishes this module from others of its type ("3, 64, kernel 7x7"); may be
+     * NULL. */
     void (*describe)(const td_module *self, char *text, size_t size);
     /* Multiply-adds of one forward, for td_summary; NULL: 0. */
     int64_t (*multiply_adds)(const td_module *self, td_shape in, td_shape out);
     /* For td_module_clone. The library has copied the state, and replaced its pointers to children
-     * and tensors by pointers to those of `to`. If the state points to anything else, copy that. A
-     * type that has `free` needs `copy`. */
+     * and tensors by pointers to the children and tensors of `to`. If the state points to anything
+     * else, copy that. A type that has `free` needs `copy`. */
     td_status (*copy)(td_module *to, const td_module *from);
     bool takes_indices; /* x holds i64 indices (tokens), not numbers */
 } td_module_type;
@@ -62,7 +63,7 @@ td_module *td_module_new(const td_module_type *type, size_t state_size);
 
 /* Add a child, a parameter (it becomes a leaf) or a buffer under a name; the module owns it from
  * then on. They return what was added. Adding NULL is allowed: td_module_finish then frees the
- * module and returns NULL, so a constructor need not look at each. */
+ * module and returns NULL, so a constructor need not check each of them. */
 td_module *td_module_add_at(td_module *parent, const char *name, td_module *child, td_site at);
 td_tensor *td_module_parameter_at(td_module *m, const char *name, td_tensor *t, td_site at);
 td_tensor *td_module_buffer_at(td_module *m, const char *name, td_tensor *t, td_site at);

@@ -20,19 +20,19 @@ TD_BEGIN_C
 
 typedef struct td_module td_module;
 
-/* Runs a module on x and returns its result, a step tensor. What the module made on the way is
- * released when its forward ends, as far as backward does not need it. */
+/* Runs a module on x and returns its result, a step tensor. Other tensors that are made inside the
+ * forward are released when it returns, unless backward needs them. */
 td_tensor *td_forward_at(td_module *m, td_tensor *x, td_site at);
 /* The same for a module of two inputs. To write such a module, set forward2 instead of forward in
- * its type (nn/module.h); tests/nn/test_nn_two_inputs.c has an example. */
+ * its type (nn/module.h). */
 td_tensor *td_forward2_at(td_module *m, td_tensor *a, td_tensor *b, td_site at);
 
 /* Frees a module and all below. Free its optimizers and its td_ema first; otherwise the program
  * stops with a message. NULL is fine. */
 void td_module_free_at(td_module *m, td_site at);
 
-/* The mode of a module and all below: training (as made) or evaluation. Dropout and batch
- * normalisation differ. */
+/* Sets the mode of a module and all modules inside it: training, in which modules are made, or
+ * evaluation. Only dropout and batch normalisation compute something else in evaluation. */
 void td_train(td_module *m);
 void td_eval(td_module *m);
 
@@ -47,9 +47,9 @@ int64_t td_parameter_count(const td_module *m); /* elements; shared parameters c
 td_status td_summary_at(td_module *m, td_shape input, FILE *out, td_site at);
 
 /* Keeps only the input of m for backward, and runs m's forward a second time in backward: less
- * memory, more time, the same bits. The second forward of Dropout draws the same mask, and that of
- * BatchNorm does not count the batch again; a forward of your own must not draw random numbers or
- * count its calls. Worthwhile for modules that contain others; may be nested. */
+ * memory, more time, the same bits. In the second forward Dropout draws the same mask, and
+ * BatchNorm does not count the batch again. A forward of your own must not draw random numbers or
+ * count its calls. Use it for modules that contain others; it may be nested. */
 void td_recompute(td_module *m, bool on);
 
 /* ---- layers; initialised as PyTorch's layer of the same name ---- */
@@ -76,16 +76,16 @@ typedef struct td_nn_conv2d_options {
 } td_nn_conv2d_options;
 td_module *td_nn_conv2d_at(td_nn_conv2d_options options, td_site at);
 
-/* td_nn_batch_norm2d(channels, ...): td_batch_norm of [N,C,...], so also PyTorch's BatchNorm1d and
- * BatchNorm3d. */
+/* td_nn_batch_norm2d(channels, ...): td_batch_norm of [N,C,...]: PyTorch's BatchNorm1d, BatchNorm2d
+ * and BatchNorm3d. */
 typedef struct td_nn_batch_norm2d_options {
     int begin_;
     int64_t channels;
     double eps, momentum; /* 0: 1e-5 and 0.1; running = (1 - momentum) running + momentum batch */
     bool no_weight;       /* the scale is 1 and not trained */
     bool cumulative;      /* instead of momentum: the running statistics are averages over all
-                             batches (PyTorch: momentum=None), which a buffer
-                             "num_batches_tracked" counts */
+                             batches (PyTorch: momentum=None). A buffer "num_batches_tracked" counts
+                             the batches */
 } td_nn_batch_norm2d_options;
 td_module *td_nn_batch_norm2d_at(td_nn_batch_norm2d_options options, td_site at);
 
@@ -138,10 +138,11 @@ typedef struct td_nn_embedding_options {
 td_module *td_nn_embedding_at(td_nn_embedding_options options, td_site at);
 
 /* td_nn_sequential(a, b, ...) runs its children one after the other; they are named "0", "1", ...
- * It computes Conv2d, BatchNorm2d, ReLU and MaxPool2d that follow each other in fewer passes.
- * Children draw their initial weights when the call's arguments are evaluated. C leaves that order
- * open; gcc and clang go from left to right. td_nn_sequential_list(children, count) takes an array.
- */
+ * Neighbouring Conv2d, BatchNorm2d, ReLU and MaxPool2d are fused: computed in fewer passes over
+ * memory. td_nn_sequential_list(children, count) takes an array.
+ *
+ * Children draw their initial weights when the call's arguments are evaluated. C does not define
+ * the order; gcc and clang go from left to right. */
 td_module *td_nn_sequential_at(td_module *const *children, int count, td_site at);
 
 /* ---- models ---- */
@@ -149,8 +150,8 @@ td_module *td_nn_sequential_at(td_module *const *children, int count, td_site at
 /* A ResNet's first layers: 7x7 with stride 2 and a max-pool, or 3x3 with stride 1. */
 typedef enum td_stem { TD_STEM_IMAGENET = 0, TD_STEM_CIFAR = 1 } td_stem;
 
-/* td_model(name, ...): a model by torchvision's name ("resnet50", "regnet_y_16gf") or the articles'
- * ("regnety_160"), for images [N,3,H,W] -> logits [N,classes], with torchvision's parameter names
+/* td_model(name, ...): a model by torchvision's name ("resnet50", "regnet_y_16gf"; "regnety_160" is
+ * accepted, too), for images [N,3,H,W] -> logits [N,classes], with torchvision's parameter names
  * and initial weights. Unlike the layers, td_model returns NULL with td_last_error() also for an
  * unknown name (the message suggests the nearest) and for options out of range. */
 typedef struct td_model_options {
@@ -159,7 +160,7 @@ typedef struct td_model_options {
     int64_t classes;    /* 0: 1000 */
     td_stem stem;       /* ResNets and BoTNet; others have ImageNet's only */
     int64_t image_size; /* BoTNet: the side of its images, 0: 224. Other models take any size */
-    bool blank;         /* weights are 0 instead of drawn: for a model that is loaded next */
+    bool blank;         /* weights are 0, not random: for a model whose weights are loaded next */
     double dropout, stochastic_depth; /* EfficientNet; 0: the model's own */
 } td_model_options;
 td_module *td_model_at(td_model_options options, td_site at);
@@ -168,10 +169,12 @@ td_module *td_model_at(td_model_options options, td_site at);
 
 /* Between td_defer_init(true) and td_defer_init(false) this thread's modules get deferred
  * parameters: matrices and filters (two or more dimensions) without memory and values. A deferred
- * parameter notes how to draw its values, and the default generator skips those draws.
- * td_ddp(net, .strategy = td_zero(3)) then draws one parameter at a time, and each rank keeps
- * its window. So no rank ever holds the whole model, while the values and the generator's state are
- * those without td_defer_init. Before td_ddp only td_module_to and the initialisations of
+ * parameter records how to draw its values, and the default generator skips those draws.
+ * td_ddp(net, .strategy = td_zero(3)) then draws one parameter at a time, and each rank keeps only
+ * its part (docs/sharding.md calls it the rank's window). So no rank ever has the whole model in
+ * memory. The values, and the generator's state afterwards, are the same as without td_defer_init.
+ *
+ * Before td_ddp only td_module_to and the initialisations of
  * nn/module.h that draw may use a deferred parameter; another use is a fatal
  * error that names the parameter. Returns the setting before the
  * call. */
@@ -179,9 +182,10 @@ bool td_defer_init(bool on);
 
 /* ---- parameters ---- */
 
-/* All parameters of a model. The first call lays them out one behind the other in one long array,
- * and their gradients in another, in the order of registration; every later call returns the same
- * list. td_ddp lays both arrays out again, in the order in which backward computes gradients.
+/* All parameters of a model. The first call moves them into one long array, one after the other in
+ * the order of registration, and their gradients into another; every later call returns the same
+ * list. td_ddp rearranges both arrays in the order in which backward computes gradients.
+ *
  * Frozen parameters (td_requires_grad off) are in the list, too: optimizers skip them, and train
  * them as soon as they take gradients again. td_ddp is stricter: it shares the parameters that take
  * gradients when it is called, and stops if one of them is frozen, or another one is trained,
@@ -198,9 +202,9 @@ typedef struct td_param {
 int td_params_count(const td_params *params);
 const td_param *td_params_get(const td_params *params, int i);
 
-/* td_clip_grad_norm(params, max_norm, ...): call between td_backward and td_optim_step. Scales all
- * gradients by max_norm / (norm + 1e-6) if their norm, taken over all of them together, is larger
- * than max_norm. Returns the norm before scaling. In a captured step (a CUDA graph:
+/* td_clip_grad_norm(params, max_norm, ...): call it between td_backward and td_optim_step. Scales
+ * all gradients by max_norm / (norm + 1e-6) if their norm, taken over all of them together, is
+ * larger than max_norm. Returns the norm before scaling. In a captured step (a CUDA graph:
  * tensor/graph/captured.h) it returns NAN, because the number is only on the GPU. */
 typedef struct td_clip_options {
     int begin_;

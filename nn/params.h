@@ -51,10 +51,10 @@ bool td_params_deferred(const td_params *params);
 /* The layout of m's parameters; NULL: they are not laid out. */
 td_params *td_params_laid_out(const td_module *m);
 
-/* State of optimizers, zeroed: a flat tensor like the parameters', which td_params_reorder
- * rearranges along with them; or numbers on the CPU that have nothing to do with the order in
- * memory, steps of each parameter for example. NULL when memory is short. Given back by
- * td_params_drop_state; NULL is fine. */
+/* State of optimizers, zeroed. td_params_new_flat: a flat tensor like the parameters', which
+ * td_params_reorder rearranges together with them. td_params_new_numbers: numbers on the CPU that
+ * do not depend on the order in memory, for example each parameter's step count. NULL when memory
+ * is short. Free with td_params_drop_state (NULL is allowed). */
 td_tensor *td_params_new_flat(td_params *params);
 td_tensor *td_params_new_numbers(td_params *params, int64_t count, td_dtype dtype);
 void td_params_drop_state(td_params *params, td_tensor *state);

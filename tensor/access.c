@@ -21,7 +21,7 @@ void td_begin_write(td_tensor *t, const char *what, td_site at)
 static void require_host(const td_tensor *t, const char *what, td_site at)
 {
     TD_REQUIRE(td_backend_of(td_device_of(t)) == NULL, at,
-               "%s: %s lies in memory that the host cannot touch; td_read copies its values out, "
+               "%s: %s is in memory that the host cannot touch; td_read copies its values out, "
                "td_write in, and td_clone_as(t, dtype, TD_CPU) makes a copy on the CPU",
                what, td_label(t));
 }

@@ -1,4 +1,4 @@
-/* Devices: where a tensor's memory lies and where its kernels run. "cpu" means "cpu:0". One machine
+/* Devices: where a tensor's memory is and where its kernels run. "cpu" means "cpu:0". One machine
  * may have several CPU devices, each with its own thread pool, so that code for several devices
  * runs, and is tested, without a GPU. */
 #ifndef TD_TENSOR_DEVICE_H

@@ -61,9 +61,8 @@ td_status td_fail(td_status status, const char *format, ...)
  * called td_spawn, and td_last_error() there names the rank. */
 TD_NORETURN void td_die(void);
 
-/* For the end of a program: writes what stdio still holds for stdout, and returns 0, the exit code.
- * If a part of what was printed cannot be written, as on a full disk, td_finish ends the program by
- * td_die. */
+/* For the end of a program: flushes stdout and returns 0, the exit code. If the output cannot be
+ * written, for example because the disk is full, td_finish ends the program by td_die. */
 int td_finish(void);
 
 /* Reports a mistake of the program and does not return. The message begins with the file and line,

@@ -11,8 +11,8 @@ TD_BEGIN_C
 
 /* ---- step tensors ---- */
 
-/* A new step tensor, contents undefined. Outside a step: a mistake that the message names. Short of
- * memory: fatal, with the tensor, its bytes, what the step holds and what to do. */
+/* A new step tensor, contents undefined. A fatal error outside of a step, and when memory is short:
+ * then the message has the tensor, its bytes, the memory of the step, and what to do. */
 td_tensor *td_step_new(td_shape shape, td_dtype dtype, td_layout layout, td_device device,
                        td_site at);
 td_tensor *td_step_new_like(const td_tensor *t, td_site at); /* t's shape, dtype, dense order */
@@ -20,32 +20,34 @@ td_tensor *td_step_new_like(const td_tensor *t, td_site at); /* t's shape, dtype
 td_tensor *td_step_view(const td_tensor *t, int64_t offset, td_shape shape, const int64_t *stride,
                         td_site at);
 
-/* Retain and release a storage. Step memory is free again when the last holder releases it. */
+/* Retains (td_hold) and releases (td_unhold) a storage. Step memory is free again when it has been
+ * released as often as it was retained. */
 void td_hold(td_storage *storage);
 void td_unhold(td_storage *storage);
 
 /* Small zeroed memory that lives until the step ends. */
 void *td_step_bytes(size_t bytes);
 
-/* Scratch memory for a kernel, 64-byte aligned, from the step's arena; outside a step from malloc.
- * Short of memory: fatal. td_scratch_free(device, NULL) is fine. */
+/* Scratch memory for a kernel, 64-byte aligned, from the step's arena; outside of a step from
+ * malloc. It is a fatal error if memory is short. td_scratch_free(device, NULL) is fine. */
 void *td_scratch(td_device device, size_t bytes);
 void td_scratch_free(td_device device, void *scratch);
 
-/* A scope is an inner block of a step. At td_scope_end every tensor made inside is released, except
- * `keep` (or NULL), which then belongs to the enclosing scope. What backward needs stays until
- * backward has used it. td_forward is a scope. Scopes nest; the token names one. */
+/* A scope is an inner block of a step; each td_forward is one. At td_scope_end every tensor that
+ * was made inside is released, except `keep` (which may be NULL): it then belongs to the scope
+ * outside. Tensors that backward needs stay until backward has used them. Scopes nest.
+ * td_scope_begin returns a number for td_scope_end. */
 int64_t td_scope_begin(void);
 void td_scope_end(int64_t scope, td_tensor *keep);
-/* Releases early, in the middle of a scope: everything made in it so far, except `keep`. For a
- * chain of layers, where each needs only the result before it. */
+/* Releases in the middle of a scope all tensors that were made in it so far, except `keep`. For a
+ * chain of layers, where each layer needs only the result of the layer before it. */
 void td_scope_keep(int64_t scope, const td_tensor *keep);
 
 bool td_in_step(void); /* on this thread */
 /* The number of the running step, counted from 1 on this thread; 0 outside of a step. */
 uint64_t td_step_number(void);
 
-/* Gives this thread's step memory back to the system. Outside of steps. */
+/* Returns this thread's step memory to the system. Call it outside of steps. */
 void td_step_release_memory(void);
 
 typedef struct td_memory_stats {
@@ -86,8 +88,8 @@ td_tensor *td_new_layout_at(td_shape shape, td_dtype dtype, td_layout layout, td
 td_tensor *td_slice_of_storage(const td_tensor *base, int64_t offset, td_shape shape,
                                const int64_t *stride);
 bool td_is_contiguous(const td_tensor *t); /* row-major and dense */
-/* Whether the elements fill one stretch of memory without holes or repeats, in any order. Two dense
- * tensors of equal shape and strides can be walked side by side as plain arrays. */
+/* Whether the elements fill one stretch of memory without holes or repeats, in any order. You can
+ * go through two dense tensors of equal shape and strides together as through plain arrays. */
 bool td_is_dense(const td_tensor *t);
 bool td_same_shape(const td_tensor *a, const td_tensor *b);
 bool td_same_order(const td_tensor *a, const td_tensor *b); /* equal shape and strides */
@@ -112,7 +114,7 @@ void td_context_push(const char *name);
 void td_context_pop(void);
 void td_context_clear(void);
 const char *td_context_top(void);        /* the innermost name, or NULL */
-const char *td_context_at(int outwards); /* the name so many further out, or NULL */
+const char *td_context_at(int outwards); /* the name `outwards` levels further out, or NULL */
 
 /* ---- random numbers ---- */
 
@@ -167,11 +169,11 @@ const char *td_device_describe(td_device device);
 /* The dtype of activations in products: TD_BF16, TD_F16, or TD_F32 if nothing is cast. */
 td_dtype td_precision_dtype(td_precision precision);
 
-/* How many CPUs this process may use: those that it may run on, and no more than the quotas of its
- * containers pay (rounded up). */
+/* The number of CPUs that this process may use: those that it may run on, but no more than its
+ * containers' quotas of CPU time allow (rounded up). */
 int td_count_cpus(void);
-/* Says that so many processes of this host share its CPUs; pools of the default size change. Call
- * it between steps. td_dist_init calls it, and td_dist_destroy calls it with 1. */
+/* Sets the number of processes of this host that share its CPUs; thread pools of the default size
+ * change. Call it between steps. td_dist_init calls it, and td_dist_destroy calls it with 1. */
 void td_share_cpus(int processes);
 /* The local rank, for td_default_device. td_dist_init sets it, td_dist_destroy sets 0. */
 void td_set_local_rank(int local_rank);
@@ -208,8 +210,8 @@ extern void (*td_die_hook)(const char *message);
 typedef void (*td_fatal_handler)(const char *message, void *user);
 void td_set_fatal_handler(td_fatal_handler handler, void *user);
 
-/* For a worker thread that hands its mistakes to the thread it works for: as td_set_fatal_handler,
- * on the calling thread alone. NULL: none. */
+/* Like td_set_fatal_handler, but only for the calling thread: for a worker thread that passes its
+ * mistakes on to the thread for which it works. NULL: none. */
 void td_set_thread_fatal_handler(td_fatal_handler handler, void *user);
 
 TD_END_C

@@ -1,5 +1,6 @@
-/* Two seams of steps. Observers (tensor/observe/) are told of steps and their memory. A recorder
- * (tensor/graph/) learns all that it must know to record a step as a graph of the device. */
+/* Two ways to follow steps. The functions of an observer (tensor/observe/) are called when steps
+ * end and when their memory changes. A recorder (tensor/graph/) records a step as a graph of the
+ * device. */
 #ifndef TD_TENSOR_HOOKS_H
 #define TD_TENSOR_HOOKS_H
 
@@ -73,10 +74,10 @@ void td_recorder_abandon(void); /* ends it by its `abandoned`, if there is one *
 /* Says why the running step cannot be recorded: the host reads a value, for example. */
 void td_not_recordable(const char *format, ...) __attribute__((format(printf, 1, 2), cold));
 
-/* Asks the device to check that the elements of an index (i64) lie in [0, limit). If one does not,
- * that is a fatal error when the host next reads a value of the device. Nobody waits for the check,
- * so kernels that read the index must not crash on a wrong one. false: the device does not check,
- * so ask kernels->indices_in_range, which waits. */
+/* Asks the device to check that the elements of an index (i64) are in [0, limit). If one is not,
+ * that is a fatal error when the host next reads a value of the device. The host does not wait for
+ * the check, so kernels that read the index must not crash on a wrong one. false: the device does
+ * not check, so call kernels->indices_in_range, which waits. */
 bool td_checked_by_device(const td_tensor *index, int64_t limit, const char *op, const char *what,
                           td_site at);
 
@@ -85,12 +86,12 @@ bool td_checked_by_device(const td_tensor *index, int64_t limit, const char *op,
  * recorder, which calls fill again before each replay. */
 const void *td_step_numbers(void *own, size_t bytes, td_fill_fn fill, void *user);
 
-/* Whenever this thread calls td_step_abandon, fn runs and takes back what it counts as open on the
- * thread. Autograd is the only client: fn replaces the function that was set before. */
+/* Whenever this thread calls td_step_abandon, fn runs and resets what is open on the thread (each
+ * td_no_grad_begin). Autograd is the only client: fn replaces the function that was set before. */
 void td_on_abandon(void (*fn)(void));
 
-/* by 1: this thread's step memory must not be released, because a graph uses its addresses. by -1
- * takes that back. */
+/* by 1: this thread's step memory must not be released, because a graph uses its addresses. by -1:
+ * it may be released again. */
 void td_step_pin(int by);
 
 TD_END_C

@@ -1,8 +1,8 @@
-/* Parts of a checkpoint: the seam between the file of a training run (nn/io) and whoever has a
- * state that belongs into it: a loader, averages of weights, a loss scaler, DDP. An owner is a
- * struct that begins with a td_checkpoint_part; the checkpoint's option of that name is a pointer
- * to it, and DDP's is with the model's parameters (td_params_training). Neither side includes
- * the other. Programs need this for a communication hook with a state of its own alone
+/* Parts of a checkpoint: how a loader, averages of weights, a loss scaler or DDP puts its state
+ * into the file of a training run (nn/io), without either side including the other. The owner of a
+ * state is a struct that begins with a td_checkpoint_part; the checkpoint's option (.loader, .ema,
+ * ...) is a pointer to it, and DDP's part is with the model's parameters (td_params_training). A
+ * program needs this header only for a communication hook with a state of its own
  * (dist/ddp/codec.h). */
 #ifndef TD_TENSOR_PART_H
 #define TD_TENSOR_PART_H
@@ -44,9 +44,9 @@ struct td_part_list {
     bool (*text)(td_part_list *list, const char *key, const td_text_kind *kind, void *value);
     /* A tensor that is saved under prefix + name, or filled when the whole file fits. */
     void (*tensor)(td_part_list *list, const char *prefix, const char *name, td_tensor *tensor);
-    /* A tensor of which each rank has its own; that of rank 1 of 4 is saved as
-     * PREFIX1/4.NAME. On another number of ranks each gets the mean of the file's. Loading: false:
-     * the file has none. */
+    /* A tensor that is different on each rank; rank 1 of 4 saves it as PREFIX1/4.NAME. On another
+     * number of ranks each gets the mean of the tensors in the file. Loading: false if the file has
+     * none. */
     bool (*own)(td_part_list *list, const char *prefix, const char *name, td_tensor *tensor);
     /* Loading: whether the file has prefix + name, in the tensor's shape. */
     bool (*has)(td_part_list *list, const char *prefix, const char *name, const td_tensor *tensor);
@@ -61,10 +61,10 @@ struct td_checkpoint_part {
     const char *(*unready)(const td_checkpoint_part *part);
     /* Whether ranks have tensors of their own, so that all of them save; may be NULL. */
     bool (*apart)(const td_checkpoint_part *part);
-    /* Lists what the part has. While loading, texts go to a place of the part's where they change
-     * nothing yet. */
+    /* Lists the texts and tensors of the part. While loading, the part keeps texts aside until
+     * `loaded`, so that nothing changes yet. */
     void (*list)(td_checkpoint_part *part, td_part_list *list);
-    /* All has been read: from now on the part is what the file says. May be NULL. */
+    /* The whole file has been read: the part takes over what was read. May be NULL. */
     td_status (*loaded)(td_checkpoint_part *part);
 };
 

@@ -1,6 +1,6 @@
-/* The arithmetic of convolutions and matrix products. One setting holds for the whole process; an
- * operation reads the setting in forward and uses the same one in backward. docs/precision.md
- * compares the choices. */
+/* The arithmetic of convolutions and matrix products. The whole process has one setting; an
+ * operation reads it in forward and uses the same in backward. docs/precision.md compares the
+ * choices. */
 #ifndef TD_TENSOR_PRECISION_H
 #define TD_TENSOR_PRECISION_H
 

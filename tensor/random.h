@@ -11,8 +11,8 @@
 
 TD_BEGIN_C
 
-/* How an epoch's samples were ordered, where that is known: all of them one after the other, or
- * permuted by a generator of a seed. */
+/* How an epoch's samples were ordered, if that is known: one after the other, or permuted by a
+ * generator that was seeded for it. */
 typedef enum td_order_kind {
     TD_ORDER_UNKNOWN,
     TD_ORDER_PLAIN,
@@ -49,7 +49,8 @@ void td_manual_seed(uint64_t seed);
 /* g NULL: the default generator. */
 void td_uniform_inplace_at(td_tensor *t, double from, double to, td_generator *g, td_site at);
 void td_normal_inplace_at(td_tensor *t, double mean, double std, td_generator *g, td_site at);
-/* Brings g to where it is after td_uniform_ or td_normal_ of a tensor of so many elements. */
+/* Brings g to the state that it has after td_uniform_ or td_normal_ of a tensor of `count`
+ * elements. */
 void td_uniform_skip(td_generator *g, int64_t count);
 void td_normal_skip(td_generator *g, int64_t count);
 

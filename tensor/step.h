@@ -2,12 +2,12 @@
  *
  * Operations run between td_step_begin and td_step_end (elsewhere an operation is a fatal error);
  * their results are allocated in the calling thread's step memory, one arena per device, and are
- * gone at td_step_end. Nobody frees them. You may read a result (loss, logits) after td_backward,
- * until td_step_end. What a module made inside its forward, other than the tensor that it returns,
- * is released earlier: at the end of that forward, or, if backward needs it, when backward has used
- * it. Using a tensor after it is gone stops the program, and the message names the tensor. The
- * check works for the three steps after the tensor's own; a pointer kept longer may silently show a
- * newer tensor.
+ * gone at td_step_end. You do not free them. You may read a result (loss, logits) after
+ * td_backward, until td_step_end. Tensors that a module makes inside its forward, except the one
+ * that it returns, are released earlier: when that forward returns, or, if backward needs them,
+ * when backward has used them. If you use a tensor after it is gone, the program stops, and the
+ * message names the tensor. The check works for the three steps after the tensor's own; a pointer
+ * kept longer may silently show a newer tensor.
  *
  * The arena grows during the first step. Later steps of the same shapes need no malloc, and each
  * tensor gets the same address again; a larger step makes the arena grow once more. In builds with

@@ -7,10 +7,11 @@
  *               Parameters, gradients, optimizer state and datasets are persistent.
  *   step        An operation between td_step_begin and td_step_end returns it (tensor/step.h). The
  *               step owns the tensor, and the tensor is gone when the step ends. You never free a
- *               step tensor, so expressions nest without leaks. To keep a result, td_clone it.
+ *               step tensor, so td_add(td_mul(a, b), c) leaks nothing. To keep a result, td_clone
+ *               it.
  *
- * shape[] of images is always N,C,H,W, and of filters O,I,H,W. In which order the elements lie in
- * memory depends on the device; only stride[] shows that order. So do not assume that images are
+ * shape[] of images is always N,C,H,W, and of filters O,I,H,W. The order of the elements in memory
+ * depends on the device; only stride[] shows that order. So do not assume that images are
  * row-major: td_read and td_write always use row-major order.
  *
  * Operations count denormal numbers as zero (f32 and bf16 below 1.2e-38, f64 below 2.2e-308).
@@ -61,8 +62,8 @@ typedef struct td_storage {
     uint32_t version; /* counts in-place writes; backward compares it with the tape's */
     td_device device;
     unsigned char kind; /* td_storage_kind in tensor/storage.h */
-    bool released;      /* the memory is not there: the step may use it for another tensor, or it is
-                           a parameter's values that sharding keeps on other ranks for now */
+    bool released;      /* the memory is not available: the step may use it for another tensor, or
+                           sharding keeps these values on other ranks for now */
     bool exported;      /* other libraries may write the memory, which `version` does not count */
     void *owner;        /* depends on kind: the arena, or the storage that this one borrows from */
 } td_storage;
@@ -79,7 +80,7 @@ typedef struct td_tensor {
     td_storage *storage;
     int64_t offset;             /* of element [0,...,0] from the storage's start, in elements */
     uint64_t step;              /* 0: persistent; otherwise the number of the tensor's step */
-    bool let_go;                /* its scope has released it: using it is a fatal error */
+    bool let_go;                /* the forward that made it has returned: using it is fatal */
     bool lent;                  /* not the caller's: td_free is a fatal error */
     struct td_grad_state *grad; /* NULL: no gradients */
     const char *name;           /* for messages; not owned; may be NULL */
@@ -134,10 +135,10 @@ void td_read_at(const td_tensor *t, void *values, td_dtype dtype, td_site at);
 double td_item_at(const td_tensor *t, td_site at);
 double td_get_at(const td_tensor *t, const int64_t *index, td_site at);
 
-/* The address of element [0,...,0]; the other elements follow by stride[]. td_data_rw is for
- * writing: it marks t as changed, so that td_backward stops with a message if it needs the values
- * from before. The tensor owns the memory. A fatal error names t if its step is over or its memory
- * is on a GPU; use td_read and td_write for GPUs. */
+/* The address of element [0,...,0]; stride[] says where the other elements are. td_data_rw is for
+ * writing: it marks t as changed, so that td_backward stops with a message if it needs the old
+ * values. The tensor owns the memory. It is a fatal error if t's step is over, or if t's memory is
+ * on a GPU; use td_read and td_write there. */
 const void *td_data_at(const td_tensor *t, td_site at);
 void *td_data_rw_at(td_tensor *t, td_site at);
 

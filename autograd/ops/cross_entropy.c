@@ -33,7 +33,7 @@ static void check_shapes(const td_tensor *x, const td_tensor *labels, const char
                "[N], i64 (or [N,classes,...] and [N,...])",
                op, td_describe(x), td_describe(labels));
     TD_REQUIRE(td_same_device(td_device_of(x), td_device_of(labels)), at,
-               "%s: logits %s and labels %s lie on different devices", op, td_describe(x),
+               "%s: logits %s and labels %s are on different devices", op, td_describe(x),
                td_describe(labels));
 }
 

@@ -1,6 +1,6 @@
-/* More operations on single elements; the comment of autograd/ops.h holds here, too.
- * tensor/kernels/elementwise.def has formulas and slopes (derivatives). Names are PyTorch's; where
- * they differ, PyTorch's is given. */
+/* More operations on single elements; the rules of autograd/ops.h apply here, too.
+ * tensor/kernels/elementwise.def has the formulas and derivatives. Names are PyTorch's, unless a
+ * comment gives PyTorch's name. */
 #ifndef TD_AUTOGRAD_OPS_ELEMENTS_H
 #define TD_AUTOGRAD_OPS_ELEMENTS_H
 
@@ -10,7 +10,7 @@ TD_BEGIN_C
 
 /* ---- of one tensor ---- */
 
-td_tensor *td_abs_at(td_tensor *x, td_site at);        /* |x|; the slope at 0 is 0 */
+td_tensor *td_abs_at(td_tensor *x, td_site at);        /* |x|; the derivative at 0 is 0 */
 td_tensor *td_sign_at(td_tensor *x, td_site at);       /* -1, 0 or 1; gradient 0 */
 td_tensor *td_floor_at(td_tensor *x, td_site at);      /* gradient 0 */
 td_tensor *td_ceil_at(td_tensor *x, td_site at);       /* gradient 0 */
@@ -22,7 +22,8 @@ td_tensor *td_cos_at(td_tensor *x, td_site at);
 td_tensor *td_erf_at(td_tensor *x, td_site at);
 /* x^2 / 2 where |x| < delta, otherwise delta (|x| - delta / 2): the elements of td_huber_loss */
 td_tensor *td_huber_at(td_tensor *x, double delta, td_site at);
-/* min(max(x, low), high), whose slope at a bound is 0; use -INFINITY or INFINITY for no bound */
+/* min(max(x, low), high), whose derivative at a bound is 0; use -INFINITY or INFINITY for no bound
+ */
 td_tensor *td_clamp_at(td_tensor *x, double low, double high, td_site at);
 
 /* ---- activations ---- */
@@ -44,15 +45,15 @@ td_tensor *td_prelu_at(td_tensor *x, td_tensor *w, td_site at);
 
 /* ---- of two tensors, which broadcast ---- */
 
-/* The larger (smaller) one; also of integers. NaN wins. If a == b, each
- * gets half of the gradient. */
+/* max(a, b) and min(a, b), of integers, too. If one is NaN, the result is NaN. If a == b, each gets
+ * half of the gradient. */
 td_tensor *td_maximum_at(td_tensor *a, td_tensor *b, td_site at);
 td_tensor *td_minimum_at(td_tensor *a, td_tensor *b, td_site at);
 td_tensor *td_pow_tensor_at(td_tensor *a, td_tensor *b, td_site at); /* a^b; PyTorch: pow(a, b) */
 /* silu(a) b: SwiGLU (Shazeer 2020) of a gate a and b, two linear layers of x */
 td_tensor *td_swiglu_at(td_tensor *a, td_tensor *b, td_site at);
 
-/* The result is u8: 1 where the comparison holds, otherwise 0; no gradient. a and b have the same
+/* The result is u8: 1 where the comparison is true, otherwise 0; no gradient. a and b have the same
  * dtype, any. */
 td_tensor *td_eq_at(td_tensor *a, td_tensor *b, td_site at); /* a == b */
 td_tensor *td_ne_at(td_tensor *a, td_tensor *b, td_site at); /* a != b */

@@ -33,7 +33,7 @@ static void embedding_check(const td_tensor *index, const td_tensor *table, td_s
                "[rows,d]",
                td_describe(index), td_describe(table), TD_MAX_DIMS - 1);
     TD_REQUIRE(td_same_device(td_device_of(index), td_device_of(table)), at,
-               "embedding: index %s and table %s lie on different devices", td_describe(index),
+               "embedding: index %s and table %s are on different devices", td_describe(index),
                td_describe(table));
     int64_t bad;
     TD_REQUIRE(td_kernels_of(td_device_of(table))->indices_in_range(index, table->shape[0], &bad),

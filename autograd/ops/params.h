@@ -1,7 +1,9 @@
-/* The numbers that operations record with td_record: what their backward reads, and an observer of
- * operations (autograd/tape.h). Operations that are not here record nothing, one int, the dimension
- * (argmax, cumsum, flip, max, max_dim, prod_dim, scatter_add), an int for each dimension, its order
- * (permute, transpose), or td_conv2d_params and td_pool2d_params (tensor/kernels/kernels.h). */
+/* The numbers that operations pass to td_record. Their backward and observers of operations
+ * (autograd/tape.h) read them. Operations that are not here record
+ *   one int, the dimension: argmax, cumsum, flip, max, max_dim, prod_dim, scatter_add;
+ *   an int for each dimension, the order: permute, transpose;
+ *   td_conv2d_params or td_pool2d_params (tensor/kernels/kernels.h): convolutions and pooling;
+ *   or nothing. */
 #ifndef TD_AUTOGRAD_OPS_PARAMS_H
 #define TD_AUTOGRAD_OPS_PARAMS_H
 

@@ -1,7 +1,7 @@
-/* More operations on shapes and along dimensions; the comment of autograd/ops.h holds here, too.
- * PyTorch says gather, split and prod for gather_dim, split_dim and prod_dim;
- * where other names differ, PyTorch's is given. The operations work for every dtype, unless
- * "floats" is said; a negative dim counts from the end. */
+/* More operations on shapes and along dimensions; the rules of autograd/ops.h apply here, too.
+ * gather_dim, split_dim and prod_dim are PyTorch's gather, split and prod; other names are
+ * PyTorch's, unless a comment gives PyTorch's name. The operations work for every dtype, unless a
+ * comment says "floats". A negative dim counts from the end. */
 #ifndef TD_AUTOGRAD_OPS_SHAPES_H
 #define TD_AUTOGRAD_OPS_SHAPES_H
 
@@ -12,21 +12,22 @@ TD_BEGIN_C
 /* ---- sizes of 1, parts, repetitions ---- */
 
 td_tensor *td_squeeze_at(td_tensor *x, int dim, td_site at);   /* removes a dimension of size 1 */
-td_tensor *td_unsqueeze_at(td_tensor *x, int dim, td_site at); /* a size of 1 in front of dim */
+td_tensor *td_unsqueeze_at(td_tensor *x, int dim, td_site at); /* inserts a size of 1 before dim */
 /* Joins count tensors of one shape along a new dimension, which is dimension dim of the result. */
 td_tensor *td_stack_at(td_tensor *const *parts, int count, int dim, td_site at);
-/* parts[i]: sizes[i] elements along dim, one part behind the other; the sizes add up to x's. */
+/* Cuts x along dim: parts[i] has sizes[i] elements, and the sizes add up to x's size. */
 void td_split_dim_at(td_tensor *x, const int64_t *sizes, int count, int dim, td_tensor **parts,
                      td_site at);
 /* count parts of equal size; the last ones may be smaller, or empty. */
 void td_chunk_at(td_tensor *x, int count, int dim, td_tensor **parts, td_site at);
-/* x repeats[d] times along each dimension; repeats may have more dimensions in front. */
+/* Repeats x repeats[d] times along dimension d. repeats may have more dimensions than x: they are
+ * added in front. */
 td_tensor *td_tile_at(td_tensor *x, td_shape repeats, td_site at);
 td_tensor *td_flip_at(td_tensor *x, int dim, td_site at); /* in the opposite order */
 
-/* td_pad(x, .before = { 0, 1 }, .after = { 0, 2 }, ...): before[d] elements in front of dimension
- * d, after[d] behind. REFLECT mirrors, without repeating the element at the edge;
- * REPLICATE repeats that element. */
+/* td_pad(x, .before = { 0, 1 }, .after = { 0, 2 }, ...): adds before[d] elements at the beginning
+ * of dimension d, and after[d] at its end. REFLECT mirrors x without repeating the element at the
+ * edge; REPLICATE repeats that element. */
 typedef enum td_pad_mode { TD_PAD_CONSTANT, TD_PAD_REFLECT, TD_PAD_REPLICATE } td_pad_mode;
 typedef struct td_pad_options {
     int begin_;
@@ -39,24 +40,26 @@ td_tensor *td_pad_at(td_pad_options options, td_site at);
 
 /* ---- by indices: i64, not negative, without a gradient ---- */
 
-/* y[..., i, ...] = x[..., index[..., i, ...], ...]: index has as many dimensions as x, and in each
- * at most x's size; along dim any size. */
+/* y[..., i, ...] = x[..., index[..., i, ...], ...], with i in dimension dim. index has as many
+ * dimensions as x. Its sizes are at most x's sizes, except along dim, where any size is allowed. */
 td_tensor *td_gather_dim_at(td_tensor *x, int dim, td_tensor *index, td_site at);
-/* x with source[..., i, ...] added at [..., index[..., i, ...], ...]; floats. index has source's
- * shape. */
+/* A copy of x, with source[..., i, ...] added to element [..., index[..., i, ...], ...]. Floats.
+ * index has source's shape. */
 td_tensor *td_scatter_add_at(td_tensor *x, int dim, td_tensor *index, td_tensor *source,
                              td_site at);
 /* The slices of x at index[0], ..., index[n - 1] along dim. */
 td_tensor *td_index_select_at(td_tensor *x, int dim, td_tensor *index, td_site at);
-/* i64 [..., classes]: 1 at the index, otherwise 0. */
+/* i64 [...] -> i64 [..., classes]: 1 at the index, otherwise 0. */
 td_tensor *td_one_hot_at(td_tensor *index, int64_t classes, td_site at);
 
-/* The elements along dim in order, stable; NaN counts as the largest. *index (unless NULL): where
- * they were. */
+/* Sorts along dim; equal elements keep their order, and NaN counts as the largest. *index, unless
+ * index is NULL, becomes the place of each element in x. */
 td_tensor *td_sort_at(td_tensor *x, int dim, bool descending, td_tensor **index, td_site at);
-/* The k largest along dim, the largest first; of equal ones the first. */
+/* The k largest elements along dim, the largest first. Of equal elements the earlier counts as
+ * larger. */
 td_tensor *td_topk_at(td_tensor *x, int64_t k, int dim, td_tensor **index, td_site at);
-/* argmax of autograd/ops.h gives the first of several largest; this one the last. */
+/* Like td_argmax (autograd/ops.h), but if several elements are the largest, the index of the last.
+ */
 td_tensor *td_argmax_last_at(td_tensor *x, int dim, bool keep, td_site at);
 
 /* ---- triangles of the last two dimensions; PyTorch: tril, triu ---- */
@@ -71,14 +74,14 @@ td_tensor *td_triu_at(td_tensor *x, int64_t diagonal, td_site at); /* column >= 
 
 td_tensor *td_sum_dims_at(td_tensor *x, td_shape dims, bool keep, td_site at);
 td_tensor *td_mean_dims_at(td_tensor *x, td_shape dims, bool keep, td_site at);
-/* sum (x - mean)^2 / (n - correction); correction 1: unbiased. std: its root, with gradient 0 where
- * it is 0. */
+/* var: sum (x - mean)^2 / (n - correction); correction 1 makes it unbiased. std: the square root of
+ * var; its gradient is 0 where std is 0. */
 td_tensor *td_var_at(td_tensor *x, td_shape dims, double correction, bool keep, td_site at);
 td_tensor *td_std_at(td_tensor *x, td_shape dims, double correction, bool keep, td_site at);
 /* sqrt(sum x^2); the gradient at 0 is 0. PyTorch: linalg.vector_norm */
 td_tensor *td_norm_at(td_tensor *x, td_shape dims, bool keep, td_site at);
 td_tensor *td_prod_dim_at(td_tensor *x, int dim, bool keep, td_site at); /* PyTorch: prod */
-/* y[i] = x[0] + ... + x[i] along dim; also of integers. */
+/* y[i] = x[0] + ... + x[i] along dim; of integers, too. */
 td_tensor *td_cumsum_at(td_tensor *x, int dim, td_site at);
 
 TD_END_C

@@ -1,5 +1,5 @@
-/* Folders of image files, a sub-folder a class: opened, split, and transformed as torchvision does.
- * tandem.h includes this header. */
+/* Folders of image files, with a sub-folder for each class: opened, split, and transformed as
+ * torchvision does. tandem.h includes this header. */
 #ifndef TD_DATA_IMAGES_IMAGES_H
 #define TD_DATA_IMAGES_IMAGES_H
 
@@ -9,9 +9,8 @@ TD_BEGIN_C
 
 /* How an image file of any size becomes [3,size,size], with PIL's antialiased bilinear filter as in
  * torchvision, byte for byte. For training (resize 0): RandomResizedCrop, flip and ColorJitter. The
- * random numbers depend only on seed, epoch and sample. For
- * evaluation (resize > 0): the shorter side becomes `resize`, and the centre is cropped. Then
- * (value/255 - mean) / std. */
+ * random numbers depend only on seed, epoch and sample. For evaluation (resize > 0): the shorter
+ * side becomes `resize`, and the centre is cropped. Then (value/255 - mean) / std. */
 typedef struct td_image_folder_transform {
     int size;                  /* height and width of the result; 0: 224 */
     int resize;                /* 0: training; otherwise at least size */
@@ -26,11 +25,12 @@ typedef struct td_image_folder_options {
     int begin_; /* for the library: lets the macro take an empty list */
     const char *folder;
     td_image_folder_transform transform;
-    double val_fraction; /* of each class's images that are for validation, below 1; 0: no split */
+    double val_fraction; /* the share of each class's images for validation, below 1; 0: no split */
     bool val;            /* with val_fraction: the images for validation, not those for training */
     uint64_t split_seed; /* another seed: another split */
-    const char *const *class_names; /* number the classes as this list does: give the training set's
-                                       class_names and classes when you open the test set */
+    const char *const *class_names; /* the numbers of the classes are their places in this list:
+                                       give the training set's class_names and classes when you open
+                                       the test set */
     int classes;   /* names in the list; 0: the sub-folders, sorted, are the list */
     bool skip_bad; /* an image that cannot be read is replaced by the next one that can, counted and
                       listed; otherwise it is an error that names the file */
@@ -43,22 +43,22 @@ typedef struct td_image_folder_options {
  * numbered in the order of their names, and the samples sorted as torchvision's ImageFolder sorts
  * them. With .class_names the label of an image is the place of its sub-folder's name in that list;
  * a class may have no sub-folder (a notice says so), and a sub-folder of another name is an error
- * that shows both lists. Files are chosen by suffix (jpg, jpeg, png,
- * in upper or lower case) and decoded by content: JPEG, PNG. Symbolic links are followed. A file
+ * that shows both lists. Files are chosen by suffix (jpg, jpeg, png, in upper or lower case) and
+ * decoded by content: JPEG, PNG. Symbolic links are followed. A file
  * with the suffix of another kind of image (bmp, gif, pgm, ppm, tif, tiff, webp) is an error, and
  * files with other suffixes are skipped. So are hidden files and folders, which a notice counts:
  * names that begin with a dot, __MACOSX, @eaDir, $RECYCLE.BIN, System Volume Information,
  * lost+found, Thumbs.db, desktop.ini.
  *
- * val_fraction splits a folder without moving files: open it twice, once with val set. Of a class
+ * val_fraction splits a folder without moving files: open it twice, once with val set. In a class
  * of n images about val_fraction * n are for validation, at least one and at most n - 1. A hash of
  * each file's path decides, so both parts are the same in every run and on every machine.
  *
  * NULL with td_last_error(): an option is out of range, no such folder, no class, a class without
  * images, a sub-folder whose name is not plain text or not in .class_names, an image of another
- * kind, a link that leads in a circle, a class of one image to be
- * split; the message names the file or folder. The loader's td_loader_next fails on an image as
- * td_image_read does. */
+ * kind, a link that leads in a circle, or a class of one image that is to be split; the message
+ * names the file or folder. td_loader_next fails on an image for the same reasons as td_image_read.
+ */
 td_dataset *td_image_folder_open_at(td_image_folder_options options, td_site at);
 #define td_image_folder_open(...)                                                                  \
     td_image_folder_open_at((td_image_folder_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)

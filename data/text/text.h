@@ -23,10 +23,10 @@ typedef struct td_tokens_options {
     const char *const *paths; /* or instead: a list of files, in this order */
     int path_count;
     int64_t window;         /* T: tokens of a sample */
-    int64_t stride;         /* tokens from the begin of a window to that of the next; 0: window */
-    int vocabulary;         /* tokens are below; 0: 256 for bytes, or what the header says */
+    int64_t stride;         /* tokens between the beginnings of two windows; 0: window */
+    int vocabulary;         /* the number of different tokens; 0: 256 for bytes, or the header's */
     td_token_format format; /* of all files */
-    double val_fraction;    /* of the tokens, those at the end, that are for validation; 0: none */
+    double val_fraction;    /* the share of the tokens, at the end, for validation; 0: none */
     bool val;               /* with val_fraction: the tokens for validation, not those before */
 } td_tokens_options;
 
@@ -34,7 +34,7 @@ typedef struct td_tokens_options {
  * t[N-1], sample i is
  *
  *     x  i64 [T]   t[i * stride], ..., t[i * stride + T - 1]
- *     y  i64 [T]   the same one token later: what comes next
+ *     y  i64 [T]   the same, one token later: the tokens to predict
  *
  * so there are (N - 1 - T) / stride + 1 samples, and tokens at the end that fill no window are in
  * none. A window may begin in one file and end in the next. With a stride of T the loader's
@@ -61,20 +61,14 @@ td_dataset *td_tokens_open_at(td_tokens_options options, td_site at);
     td_tokens_open_at((td_tokens_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 
 /* Draws windows at random with replacement: an epoch has `samples` of them. The numbers of all
- * epochs, one after the other, are those of
+ * epochs, one after the other, are the same as those of
  *
  *     torch.randint(length, (n,), generator=torch.Generator().manual_seed(seed))
  *
- * whatever the cut into epochs. So with a dataset of stride 1 the batches are nanoGPT's. Give the
+ * for any `samples`. So with a dataset of stride 1 the batches are nanoGPT's. Give the
  * sampler to td_loader_open; on several ranks, with .deal. NULL with td_last_error(): samples is
  * below 1, or no memory. */
 td_sampler *td_window_sampler(int64_t samples, uint64_t seed);
-
-/* Downloads tinyshakespeare, 1.1 MB of Shakespeare's plays in the public domain, which small
- * language models are tried with, to a file, and checks its MD5 sum; does nothing if the file is
- * there. url NULL: that of karpathy/char-rnn. TD_E_FORMAT: another file has this name.
- * TD_E_UNSUPPORTED: tandem was built without libcurl, libarchive or libmd. */
-td_status td_shakespeare_download(const char *path, const char *url);
 
 TD_END_C
 

@@ -1,7 +1,7 @@
-/* More of process groups than most training programs need: groups of some ranks, collectives beyond
- * those of dist/comm/comm.h, and memory that a backend reduces without a copy.
- * tandem.h does not include this header. The rules for tensors, `work` and errors are those of the
- * collectives in dist/comm/comm.h. Group NULL means the world. */
+/* More of process groups than most training programs need: groups of some ranks, more collectives,
+ * and memory that a backend reduces without a copy. tandem.h does not include this header. The
+ * rules of dist/comm/comm.h for tensors, `work` and errors apply here, too. Group NULL means the
+ * world. */
 #ifndef TD_DIST_COLLECTIVES_H
 #define TD_DIST_COLLECTIVES_H
 
@@ -30,7 +30,7 @@ void td_group_abort(td_group *group, const char *reason);
 /* Whether a collective that was queued has ended, in success or failure. */
 bool td_work_test(const td_work *work);
 /* When a collective was queued, began and ended: seconds on CLOCK_MONOTONIC; 0: not yet. May be
- * called also after td_work_wait, until the next collective of the group. */
+ * called after td_work_wait, too, until the next collective of the group. */
 void td_work_times(const td_work *work, double *queued, double *begun, double *ended);
 
 /* in has the shape [size, out...]. Rank r gets the reduction of all ranks' in[r]. */
@@ -46,8 +46,8 @@ td_status td_scatter(td_group *group, td_tensor *out, const td_tensor *in, int r
 /* in and out have the shape [size, ...]. Rank r gets in[r] of every rank q as out[q]. */
 td_status td_all_to_all(td_group *group, td_tensor *out, const td_tensor *in, td_work **work);
 
-/* Like td_all_gather. `unit` says what is gathered: a mismatch between ranks is an error, as a
- * mismatch of sizes is. */
+/* Like td_all_gather. `unit` is a number for what is gathered: if it differs between ranks, that is
+ * an error, like sizes that differ. */
 td_status td_all_gather_unit(td_group *group, td_tensor *out, const td_tensor *in, int unit,
                              td_work **work);
 
@@ -66,7 +66,8 @@ td_status td_monitored_barrier(td_group *group, double timeout);
  * td_last_error() when memory is short. */
 td_tensor *td_group_memory(td_group *group, int64_t count, td_dtype dtype);
 
-/* td_group_weave maps all ranks' tensors of one td_group_memory call into one range of addresses.
+/* td_group_weave maps all ranks' tensors of one td_group_memory call into one range of addresses
+ * (it "weaves" them).
  * Each tensor is cut into `pieces` pieces. The k-th pieces of all ranks, in the order of ranks,
  * fill elements cuts[k] to cuts[k + 1] of the range. So each rank reads the other ranks' elements
  * without a copy; a write changes them for all ranks. All ranks give the same cuts, ascending from
@@ -74,8 +75,8 @@ td_tensor *td_group_memory(td_group *group, int64_t count, td_dtype dtype);
  * both.
  *
  * Not a collective. NULL with td_last_error(): the backend is not shm (a group of one rank can
- * weave with any backend), or the system allows no more mappings. td_group_can_weave tells before.
- */
+ * weave with any backend), or the system allows no more mappings. td_group_can_weave says whether
+ * the backend can weave. */
 bool td_group_can_weave(td_group *group);
 void *td_group_weave(td_group *group, const td_tensor *memory, const int64_t *cuts, int pieces);
 

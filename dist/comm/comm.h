@@ -2,14 +2,14 @@
  * process (rank) calls the same collectives in the same order.
  *
  * Errors. If another rank dies, a connection breaks or a call takes longer than `timeout`, a
- * collective returns a negative td_status, and td_last_error() names the rank and the cause
- * (td_backward ends the program instead, unless td_ddp_on_error is set, dist/ddp/extra.h). A rank
- * that dies on the same host is noticed at once, on another host when its connections break; a rank
- * that hangs is noticed after `timeout` seconds (default 300). After a failed collective the group
- * is broken: every later call fails at once with the first cause. To recover, start the program
- * again from a checkpoint (tdrun does), or call td_dist_destroy and then td_dist_init with a new
- * rank and world_size in all ranks that are left (not under td_spawn and tdrun, which end them).
- * tests/comm/test_dist_faults.c holds these promises.
+ * collective returns a negative td_status, and td_last_error() names the rank and the cause.
+ * (td_backward ends the program instead, unless td_ddp_on_error is set, dist/ddp/extra.h.) If a
+ * rank dies on the same host, the others notice at once; on another host, when its connections
+ * break. If a rank hangs, they notice after `timeout` seconds (default 300). After a failed
+ * collective the group is broken: every later call fails at once with the first cause. To recover,
+ * start the program again from a checkpoint (tdrun does that). Or, if neither td_spawn nor tdrun
+ * has started the ranks, call td_dist_destroy and then td_dist_init with a new rank and world_size
+ * in all ranks that are left. tests/comm/test_dist_faults.c checks these promises.
  *
  * More functions: dist/comm/collectives.h (groups of some ranks, gather, ...), dist/comm/mesh.h,
  * dist/comm/store.h. */
@@ -29,13 +29,13 @@ typedef struct td_dist_options {
     int begin_;          /* for the library: lets the macro take an empty list */
     const char *backend; /* "shm", "gloo", "mpi", "nccl"; NULL: $TANDEM_BACKEND, otherwise shm in a
                             group whose ranks are all on one host, gloo in others */
-    const char *init_method; /* "env://", "tcp://host:port", "file:///path"; NULL: env://, or
-                                Slurm's or MPI's environment if that is set and RANK is not */
+    const char *init_method; /* where the ranks meet: "env://", "tcp://host:port", "file:///path".
+                                NULL: env://, or, if RANK is not set, Slurm's or MPI's variables */
     int rank, world_size;    /* needed for tcp:// and file://, unless the URL ends in
                                 ?rank=..&world_size=..; 0 and 0: not given */
     double timeout;          /* seconds, for joining and for each collective; 0: 300 */
     struct td_store *store;  /* dist/comm/store.h: the ranks meet in this store instead of at
-                                init_method;  needs rank and world_size. The store stays yours */
+                                init_method. Needs rank and world_size. You close the store */
 } td_dist_options;
 
 /* td_dist_init() joins the other ranks and makes the world group, which contains all ranks and is
@@ -61,7 +61,7 @@ int td_dist_local_world_size(void); /* the number of ranks on this host */
 
 /* ---- collectives ----
  *
- * Tensors are persistent and dense, lie on the CPU (or on a GPU, if the backend supports that), are
+ * Tensors are persistent and dense, are on the CPU (or on a GPU, if the backend supports that), are
  * of any dtype, and have the same shape and dtype on all ranks. Elements are taken in memory order.
  *
  * All ranks call the same collectives of a group in the same order. Every collective of CPU memory
@@ -71,7 +71,7 @@ int td_dist_local_world_size(void); /* the number of ranks on this host */
  * middle): all ranks get the same bits, in every run. Denormal numbers count as zero, as in all
  * kernels.
  *
- * With work == NULL a collective blocks. Otherwise the collective is queued and runs on the group's
+ * If work is NULL, a collective blocks. Otherwise the collective is queued and runs on the group's
  * communication thread, and you pass *work to td_work_wait exactly once. If the call fails, *work
  * is NULL. Group NULL means the world. */
 
@@ -93,7 +93,7 @@ td_status td_work_wait(td_work *work, double timeout);
 td_status td_all_reduce(td_group *group, td_tensor *t, td_reduction op, td_work **work);
 /* Every rank's t becomes rank root's t. */
 td_status td_broadcast(td_group *group, td_tensor *t, int root, td_work **work);
-/* Every rank gets the `in` of all ranks: out has the shape [size, in...]. */
+/* Every rank gets the tensors `in` of all ranks: out has the shape [size, in...]. */
 td_status td_all_gather(td_group *group, td_tensor *out, const td_tensor *in, td_work **work);
 /* Sends t to a rank, which receives it by td_recv with the same shape and dtype. To exchange
  * tensors, queue a send and a receive one after the other (work not NULL): they run at the same
@@ -134,8 +134,8 @@ typedef struct td_spawn_options {
  * that names the rank and the cause. SIGTERM, SIGINT, SIGHUP, SIGQUIT, and the warnings SIGUSR1,
  * SIGUSR2 and SIGXCPU are passed on to the processes; td_spawn returns TD_E_INTERRUPTED when they
  * have ended. SIGKILL follows after stop_timeout, but not after a warning. SIGTSTP (Ctrl-Z) stops
- * the processes and this one; SIGCONT continues all. The processes end if this process dies. The
- * processes end without calling what you gave atexit. Call td_spawn before this process has
+ * the processes and this one; SIGCONT continues all. If this process dies, the processes end. They
+ * do not call functions that were registered with atexit. Call td_spawn before this process has
  * threads: before any step, loader or operation. */
 td_status td_spawn_at(td_spawn_options options, td_site at);
 

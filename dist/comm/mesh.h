@@ -1,6 +1,7 @@
-/* The mesh: the ranks of the world in up to four dimensions, and groups along them. For example
- * "rep=2,dp=4": two replicas of a model, each sharded over four ranks. tandem.h does not include
- * this header.
+/* The mesh: the ranks of the world, numbered in up to four dimensions, and groups along them. The
+ * ranks along a dimension are those that differ only in their number in that dimension. For example
+ * "rep=2,dp=4": two replicas of a model, each divided among the four ranks along dp. tandem.h does
+ * not include this header.
  *
  *     td_mesh *mesh;
  *     td_mesh_new("rep=2,dp=*", &mesh);
@@ -16,8 +17,8 @@ TD_BEGIN_C
 
 /* The dimensions, from slowest to fastest:
  *     pp   stages of a pipeline
- *     rep  replicas: ranks that keep equal shards (hybrid sharding)
- *     dp   data parallelism: ranks that read different data, and share with td_zero
+ *     rep  replicas: ranks that keep equal parts of the model (hybrid sharding)
+ *     dp   data parallelism: ranks that read different data, and divide the model with td_zero
  *     tp   slices of tensors
  * rank = ((pp * REP + rep) * DP + dp) * TP + tp. So neighbours along tp are neighbours on a host,
  * whatever the order of the text.
@@ -32,18 +33,18 @@ typedef struct td_mesh td_mesh;
  * must be the number of ranks. One size may be "*": the number of ranks, divided by the product of
  * the other sizes. text NULL: $TANDEM_MESH, which tdrun --mesh sets; otherwise "dp=*".
  *
- * Collective over the world; all ranks give the same sizes. *mesh is the caller's to free. TD_E_ARG
+ * All ranks of the world call td_mesh_new, with the same sizes. You free *mesh. TD_E_ARG
  * on all ranks if one rank's text is wrong, TD_E_MISMATCH if sizes differ; then *mesh is NULL. */
 td_status td_mesh_new(const char *text, td_mesh **mesh);
 
-/* dims: one dimension, "tp", or several, "rep+dp". The number of ranks along these dimensions (1 if
- * the text does not name them), and this rank's number among those ranks, from 0. Another name is a
- * fatal error. */
+/* The number of ranks along one dimension ("tp") or several ("rep+dp"), and this rank's number
+ * among those ranks, counted from 0. A dimension that the mesh's text does not name has size 1.
+ * Another name is a fatal error. */
 int td_mesh_size(const td_mesh *mesh, const char *dims);
 int td_mesh_rank(const td_mesh *mesh, const char *dims);
 
-/* The group of the ranks that differ from this rank along dims alone. td_mesh_rank(mesh, dims) is
- * this rank's number in the group. The first call for some dims makes the group: all ranks of the
+/* The group of the ranks that differ from this rank only along dims. td_mesh_rank(mesh, dims) is
+ * this rank's number in the group. The first call with these dims makes the group: all ranks of the
  * world make that call at the same place. The mesh owns the group. NULL with td_last_error() if the
  * group cannot be made. */
 td_group *td_mesh_group(td_mesh *mesh, const char *dims);

@@ -10,8 +10,8 @@
 #include <sys/types.h>
 
 /* Raises this process's limit of open files, if it is too low to have `each` files for each of
- * `processes` and some for itself. TD_E_IO: the system does not allow it. Call it before children
- * or connections are waited for: those that were never accepted wait for their whole time-out. */
+ * `processes` and some for itself. TD_E_IO: the system does not allow it. Call it before you wait
+ * for children or connections: a connection that is never accepted waits for its whole time-out. */
 td_status td_files_for(int processes, int each);
 
 /* The state letter of a process ('T': stopped) and its start time. 0: no such process, or a
@@ -22,8 +22,8 @@ char td_process_state(pid_t pid, uint64_t *start_time);
 /* The parent of a process, which may be a zombie. 0: no such process. */
 pid_t td_process_parent(pid_t pid, uint64_t *start_time);
 
-/* Whether a message to stderr would be taken at once, or within so many seconds: a pipe may be full
- * that nobody reads, or a terminal stopped (Ctrl-S). */
+/* Whether stderr accepts a write within `seconds`. It does not if it is a full pipe without a
+ * reader, or a stopped terminal (Ctrl-S). */
 bool td_stderr_is_read(double seconds);
 
 /* For reports: "its process, pid 123, is stopped"; does not change text if that is not so. */

@@ -40,7 +40,7 @@ typedef struct td_bytes {
 
 typedef struct td_store_request {
     td_store_op op;
-    const char *key; /* kinds get "" from a request without one, never NULL */
+    const char *key; /* NULL: none; a kind's call() gets "" then */
     td_bytes value, desired;
     double timeout; /* seconds; 0: the store's */
     /* Called about every 0.1 s while a get waits; a failure ends the wait. NULL: nothing to do. */

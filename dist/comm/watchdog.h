@@ -6,11 +6,11 @@
 
 /* "sum", "average", ... */
 const char *td_reduction_name(td_reduction op);
-/* Which of present[count] equal `value`, as ranges: "0-2, 5"; "none" if none does. What does not
- * fit ends in "...". */
+/* Which of present[count] equal `value`, as ranges: "0-2, 5"; "none" if none does. A text that is
+ * too long ends in "...". */
 void td_ranks_text(const bool *present, int count, bool value, char *text, size_t size);
 
-/* What a rank has entered that runs c. */
+/* Describes collective c, for comparing ranks. */
 td_entered td_entered_of(const td_collective *c);
 
 /* "all_reduce number 17 (f32, 1048576 elements)", "broadcast number 3 (i64, 5 elements, root 0)".

@@ -22,7 +22,8 @@ typedef struct td_bucket {
 } td_bucket;
 
 /* What one round of a bucket sums over the ranks: any persistent tensor without gaps. A codec may
- * need several rounds. Rounds only sum; for another combination give each rank one element. */
+ * need several rounds. A round can only sum. To combine numbers in another way, give each rank its
+ * own element of the tensor. */
 typedef struct td_wire {
     td_tensor *tensor; /* the codec owns the tensor; NULL: the bucket needs no further round */
     bool scaled; /* encode has multiplied the values by `scale`; false: the reduction averages */
@@ -42,7 +43,7 @@ typedef struct td_bucket_codec {
     /* Sets *wire to what this round sums. *wire comes with tensor NULL: leave it so when the bucket
      * needs no further round. Round 0 is encoded while backward runs, the others when backward is
      * over: round n + 1 when the sums of round n are there. scale is 1 / number of ranks. b->grad
-     * may be changed; it lies on the model's device. */
+     * may be changed; it is on the model's device. */
     td_status (*encode)(void *state, void *part, const td_bucket *b, int round, double scale,
                         td_wire *wire);
     /* Writes the mean gradients into b->grad. */
@@ -60,7 +61,7 @@ typedef struct td_bucket_codec {
 typedef struct td_powersgd_options {
     td_bucket_codec codec; /* for the library */
     int rank;              /* of the factors; 0: 1 */
-    int64_t start;         /* so many steps use a plain all-reduce first; 0: 1000 */
+    int64_t start;         /* the number of steps with a plain all-reduce before; 0: 1000 */
     int end_;              /* for the library */
 } td_powersgd_options;
 extern const td_bucket_codec td_codec_powersgd; /* with usual options */

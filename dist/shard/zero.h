@@ -1,5 +1,10 @@
-/* Sharding (ZeRO; FSDP): what the ranks divide among themselves, instead of each rank keeping all
- * of it. docs/sharding.md explains sharding and counts the bytes.
+/* Sharding (ZeRO; FSDP): the ranks divide a model's memory among themselves, instead of each rank
+ * keeping all of it. docs/sharding.md explains sharding and counts the bytes. Three words:
+ *
+ *   window   the part of the parameters (or gradients, or state) that one rank keeps
+ *   unit     a part of the model whose values are fetched and dropped together: usually a block,
+ *            such as a residual block or a layer of a transformer
+ *   slot     a stretch of memory as long as the largest unit, which units use in turn
  *
  *     net = td_ddp(net, .strategy = td_zero(3));
  *     net = td_ddp(net, .strategy = td_zero(3, .offload = "cpu"), .mesh = mesh); */
@@ -13,52 +18,53 @@ TD_BEGIN_C
 /* What the ranks divide. The number is ZeRO's stage: td_zero(3) is td_zero(TD_SHARD_PARAMETERS). */
 typedef enum td_shard {
     TD_SHARD_NONE, /* nothing, as without a strategy */
-    /* The optimizer's state. The flat parameters are cut into equal windows, one for each rank.
-     * td_optim_step changes this rank's window, and keeps momentum or moments of that window alone;
-     * then an all-gather gives every rank the other ranks' windows. The weights equal the weights
-     * under TD_SHARD_NONE, bit for bit. Each step sends 1.5 times as many bytes as without
-     * sharding: the all-reduce of gradients costs as much as a reduce-scatter and an all-gather,
-     * and the all-gather of the windows comes in addition.
+    /* The optimizer's state. The long array of all parameters is cut into equal windows, one for
+     * each rank. td_optim_step changes this rank's window, and keeps momentum or moments only for
+     * that window; then an all-gather gives every rank the other ranks' windows. The weights equal
+     * the weights under TD_SHARD_NONE, bit for bit. Each step sends 1.5 times as many bytes as
+     * without sharding: the all-reduce of gradients costs as much as a reduce-scatter and an
+     * all-gather, and the all-gather of the windows comes in addition.
      *
-     * All ranks call td_optim_step, and td_checkpoint_save with the optimizer. Optimizers (SGD,
-     * Adam, AdamW) and averages of weights are made after td_ddp. Not with Muon, which needs whole
-     * filters, nor with ranks that end at different steps (td_ddp_join_begin, dist/ddp/extra.h). If
-     * td_optim_step cannot get the other ranks' windows, the program ends as when td_backward
-     * fails, or td_ddp_on_error's function is called. */
+     * All ranks call td_optim_step, and td_checkpoint_save with the optimizer. Make optimizers and
+     * averages of weights after td_ddp. Muon cannot be sharded, because it needs whole filters, and
+     * ranks cannot end at different steps (td_ddp_join_begin, dist/ddp/extra.h). If td_optim_step
+     * cannot get the other ranks' windows, the program ends, or td_ddp_on_error's function is
+     * called, as if td_backward had failed. */
     TD_SHARD_OPTIMIZER,
     /* The gradients, too. The model is cut into units: its blocks (a residual block, a layer of a
      * transformer), or the modules that td_zero_options.unit names; all parameters outside of
      * blocks are one more unit. A unit's gradients have memory from the unit's backward until the
-     * ranks have averaged them; then each rank keeps its piece. td_grad still says which parameters
-     * have gradients, but do not read the gradients' data: clip with td_clip_grad_norm. The rules
-     * of TD_SHARD_OPTIMIZER hold, with one exception: if you accumulate over several backwards, the
-     * sum of the means is taken instead of the mean of the sums, so the last bits may differ.
-     * Between td_ddp_no_sync_begin and td_ddp_no_sync_end all gradients stay: as much memory as
-     * without sharding. Not with .comm_hook. */
+     * ranks have averaged them; then each rank keeps its part of them. td_grad still says which
+     * parameters have gradients, but do not read the gradients' data: clip with td_clip_grad_norm.
+     * The rules of TD_SHARD_OPTIMIZER apply, with one exception: if you accumulate over several
+     * backwards, the result is the sum of the means instead of the mean of the sums, so the last
+     * bits may differ. Between td_ddp_no_sync_begin and td_ddp_no_sync_end all gradients stay: as
+     * much memory as without sharding. There can be no .comm_hook. */
     TD_SHARD_GRADIENTS,
     /* The values, too. All ranks save and load checkpoints, and call td_ema_swap.
      *
-     * In place: if the model is on the CPU, all ranks are on one host and the backend is shm, the
-     * ranks share one copy of the values, which looks like whole tensors to every rank. A rank may
+     * In place: if the model is on the CPU, all ranks are on one host and the backend is shm, there
+     * is one copy of the values on the host, and every rank reads whole tensors from it. A rank may
      * run the model as often as it likes, but not between its td_backward and its td_optim_step:
      * another rank may be changing values then.
      *
-     * Gathered: otherwise, or with .gathers, a unit's values come from the other ranks just before
-     * the unit's forward and before its backward, while the unit before computes; afterwards the
-     * rank drops these values. All ranks must run the units in the same order and equally many
-     * forwards, also in evaluation (td_evaluate does that). td_unshard brings all values, for
+     * Gathered: otherwise, or with .gathers, a unit's values come from the other ranks before the
+     * unit's forward and before its backward, while the unit before computes. Afterwards the rank
+     * drops these values. All ranks must run the units in the same order, and the same number of
+     * forwards, in evaluation, too (td_evaluate does that). td_unshard brings all values, for
      * printing or copying. */
     TD_SHARD_PARAMETERS,
 } td_shard;
 
-/* Hybrid sharding: with td_ddp's .mesh "rep=2,dp=4" the four ranks along dp share as above, and two
- * such sets of ranks (replicas) keep equal windows. Values and gradients of units travel along dp
- * alone, best inside a host. Each rank's window of the gradients is then averaged over the
- * replicas. One replica writes checkpoints. Not with .comm_hook.
+/* Hybrid sharding: with td_ddp's .mesh "rep=2,dp=4" there are two replicas of the model, and four
+ * ranks (those "along dp") divide each replica as above. Ranks with the same number along dp keep
+ * equal windows. Values and gradients of units travel only between the four ranks of a replica, so
+ * put these on one host. Then each rank's window of the gradients is averaged over the replicas.
+ * One replica writes checkpoints. There can be no .comm_hook.
  *
  * Bits: TD_SHARD_OPTIMIZER gives the same weights as TD_SHARD_NONE. TD_SHARD_GRADIENTS and
- * TD_SHARD_PARAMETERS sum along dp first and along rep next, which rounds differently: both give
- * the same weights on all ranks, but the weights of TD_SHARD_NONE only with dp=1 or rep=1.
+ * TD_SHARD_PARAMETERS sum along dp first and over the replicas next, which rounds differently: both
+ * give the same weights on all ranks, but the weights of TD_SHARD_NONE only with dp=1 or rep=1.
  *
  * Accumulation: between td_ddp_no_sync_begin and td_ddp_no_sync_end backward still averages along
  * dp, and adds the average to the window; replicas exchange nothing, and no rank keeps whole
@@ -72,28 +78,28 @@ typedef struct td_zero_options {
      * have children. */
     bool (*unit)(const td_module *m, const char *path, void *user);
     void *unit_user;
-    /* "bf16", with TD_SHARD_PARAMETERS and f32 models: the matrices of Linear and Conv2d
-     * travel as bf16, and values are gathered as with .gathers. NULL: all values travel as f32.
-     * Vectors, embeddings and weights that modules share travel as f32, and so does a unit whose
-     * vectors fill more than half of the last rank's piece. The optimizer's windows, checkpoints
-     * and td_unshard keep f32. Under TD_PRECISION_BF16, which rounds those matrices itself, the
-     * results are the same, bit for bit; otherwise forward and backward use rounded matrices. */
+    /* "bf16", with TD_SHARD_PARAMETERS and f32 models: the matrices of Linear and Conv2d travel as
+     * bf16, and values are gathered as with .gathers. NULL: all values travel as f32. Vectors,
+     * embeddings and weights that modules share travel as f32, and so does a unit that is mostly
+     * vectors (docs/sharding.md). The optimizer's windows, checkpoints and td_unshard keep f32.
+     * Under TD_PRECISION_BF16, which rounds those matrices itself, the results are the same, bit
+     * for bit; otherwise forward and backward use rounded matrices. */
     const char *wire;
     /* With TD_SHARD_PARAMETERS: where this rank's windows of values, gradients, optimizer state and
-     * averages lie. NULL: in ordinary memory of the model's device.
+     * averages are. NULL: in ordinary memory of the model's device.
      *
-     * "cpu", of models on GPUs: in the host's memory, so a model may be larger than the GPU's. The
-     * CPU takes the optimizer's step, and clips. A step cannot be captured (--graph).
+     * "cpu", for models on GPUs: in the host's memory, so a model may be larger than the GPU's
+     * memory. The CPU takes the optimizer's step, and clips. A step cannot be captured (--graph).
      *
-     * A folder ("./cpu" if it has that name): in files there, so a model may be larger than the
-     * host's memory. The files have no names, and vanish with the process. Of a model on a GPU all
-     * that is said of "cpu" holds, too.
+     * The name of a folder (for a folder named cpu: "./cpu"): in files there, so a model may be
+     * larger than the host's memory. The files have no names, and vanish with the process. If the
+     * model is on a GPU, all rules of "cpu" apply, too.
      *
      * Values are gathered as with .gathers. All ranks make optimizers and averages in the same
      * order: if one rank has no memory or cannot make a file, all ranks get NULL with that rank's
      * reason. */
     const char *offload;
-    bool gathers; /* with TD_SHARD_PARAMETERS: gather values also where ranks could share them in
+    bool gathers; /* with TD_SHARD_PARAMETERS: gather values even if the ranks could read them in
                      place */
     int end_;     /* for the library */
 } td_zero_options;
@@ -105,15 +111,14 @@ extern const struct td_strategy_type td_zero_type;
 typedef struct td_shard_stats {
     size_t values, gradients;
     size_t state; /* of optimizers and averages of weights */
-    size_t slots; /* memory for whole units' values and gradients, used in turn */
-    size_t unit_values, unit_gradients; /* of whole units in slots now; changes during a step */
-    int units;                          /* 0: the whole model travels in buckets */
-    bool woven;                         /* the ranks share values in place */
+    size_t slots; /* memory in which units have their values and gradients, in turn */
+    size_t unit_values, unit_gradients; /* of the units that are in slots now; changes in a step */
+    int units;                          /* 0: there are no units, gradients travel in buckets */
+    bool woven;                         /* values are shared in place: all ranks read one copy */
     double gather;                      /* seconds for which the last step waited for values */
-    uint64_t wire; /* bytes from other ranks since the model's groups began, in all collectives of
-                      these groups, as the engines count them (shm: bytes read from other ranks'
-                      memory or written into it); not on GPUs. Subtract two calls for the bytes of
-                      a step */
+    uint64_t wire; /* bytes from other ranks since the model's groups were made, in all their
+                      collectives. With shm: bytes read from other ranks' memory or written into it.
+                      Not counted on GPUs. The difference of two calls is the bytes of a step */
 } td_shard_stats;
 td_shard_stats td_ddp_shard_stats(const td_module *net);
 

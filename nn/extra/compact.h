@@ -9,10 +9,11 @@
 TD_BEGIN_C
 
 /* td_adam_compact(params, ...): Adam or AdamW, whose two averages are kept in 8 or 16 bits: 2.5 or
- * 4 bytes a parameter (tensor/kernels/packed.h). They are rounded stochastically, by numbers that
- * depend on the parameter, the element and the step alone: the same bits on any number of threads
- * and ranks, and in a resumed run. Parameters are f32. A checkpoint holds the averages as f32,
- * under td_adam's and td_adamw's names, so each of the three goes on from the others' files. */
+ * 4 bytes a parameter (tensor/kernels/packed.h). They are rounded stochastically. The random
+ * numbers depend only on the parameter, the element and the step, so the bits are the same on any
+ * number of threads and ranks, and in a resumed run. Parameters are f32. A checkpoint has the
+ * averages as f32, under the names of td_adam and td_adamw, so each of the three goes on from the
+ * others' files. */
 typedef struct td_adam_compact_options {
     int begin_; /* for the library */
     td_params *params;

@@ -1,5 +1,5 @@
-/* What optimizers, averages of weights and loss scalers hold: for checkpoints, tools and captured
- * steps. tandem.h does not include this header. */
+/* The state of optimizers, averages of weights and loss scalers: for checkpoints, tools and
+ * captured steps. tandem.h does not include this header. */
 #ifndef TD_NN_EXTRA_INSPECT_H
 #define TD_NN_EXTRA_INSPECT_H
 

@@ -1,5 +1,5 @@
-/* Layers beside those of nn/nn.h, with PyTorch's parameter names and initial values: convolutions
- * of one and three dimensions, transposed ones, pooling, resizing, group norms. */
+/* More layers than nn/nn.h has, with PyTorch's parameter names and initial values: convolutions of
+ * one and three dimensions, transposed convolutions, pooling, resizing, group norms. */
 #ifndef TD_NN_EXTRA_LAYERS_H
 #define TD_NN_EXTRA_LAYERS_H
 

@@ -6,8 +6,8 @@
 
 TD_BEGIN_C
 
-/* How far an update goes, beside the learning rate; a parameter as a matrix: O x (its other sizes).
- */
+/* A factor of each update, in addition to the learning rate. rows and columns: of the parameter as
+ * a matrix O x (the product of its other sizes). */
 typedef enum td_muon_scale {
     TD_MUON_UNSCALED,
     TD_MUON_BY_SHAPE, /* sqrt(max(1, rows / columns)): torch.optim.Muon's "original" */
@@ -24,13 +24,14 @@ typedef struct td_muon_options {
     double lr, momentum;
     double filter_weight_decay; /* decoupled: p *= 1 - lr * this */
     td_muon_scale scale;
-    /* Chooses Muon's parameters, of two or more dimensions; NULL: those of four. */
+    /* Chooses Muon's parameters, of two or more dimensions; NULL: all parameters of four
+     * dimensions. */
     bool (*belongs)(const td_param *param, void *user);
     void *user;
     int rounds; /* of the Newton-Schulz iteration; 0: 5 */
     bool no_nesterov;
     bool no_renormalise; /* otherwise each step first scales a filter bank to the norm sqrt(O) */
-    double sgd_momentum; /* for other parameters, whose learning rates are those of their groups */
+    double sgd_momentum; /* for other parameters; their learning rates are their groups' */
     double weight_decay; /* for other parameters in group 0 */
 } td_muon_options;
 td_optim *td_muon_at(td_muon_options options, td_site at);

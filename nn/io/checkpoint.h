@@ -23,9 +23,9 @@
  * system allows that, its owner and group (no access control lists); a symbolic link stays, and the
  * file that it leads to is replaced. Other hard links to the old file keep the old file. A
  * read-only file, a device and a pipe are not replaced, and the file's folder must be writable. A
- * relative path is looked up in the call, also where the file is written in the background. A
- * process that is killed while it saves leaves its temporary file; the next saving to the same path
- * removes that file. */
+ * relative path means what it means at the time of the call, also if the file is written in the
+ * background. A process that is killed while it saves leaves its temporary file; the next save to
+ * the same path removes that file. */
 #ifndef TD_NN_IO_CHECKPOINT_H
 #define TD_NN_IO_CHECKPOINT_H
 
@@ -84,31 +84,31 @@ typedef struct td_checkpoint_options {
     const struct td_named_tensor *extra; /* nn/module.h: tensors of your own, persistent, on any
                                             device; their names begin with "extra." */
     int extra_count;
-    bool with_random; /* also the states of the default generator and of every Dropout: a resumed
-                         run draws the same numbers as an uninterrupted run. In mid-epoch give
-                         .loader, too */
+    bool with_random; /* the states of the default generator and of every Dropout: a resumed run
+                         draws the same numbers as an uninterrupted run. In the middle of an epoch
+                         give .loader, too */
     td_saving **background;      /* for saving: NULL, or see td_saving_wait */
     const td_metadata *metadata; /* for saving; td_checkpoint_metadata reads them */
     int metadata_count;
 } td_checkpoint_options;
 
-/* Saves a training run, so that a run that loads it goes on where this one was, with the same bits:
- * between epochs, in mid-epoch, and, with .optim, in the middle of a gradient accumulation (between
- * a td_backward and its td_optim_step), whose gradients are in the file then. Call it outside of a
- * step or behind its end. TD_E_UNSUPPORTED: in the middle of an accumulation, and the ranks have
- * each a window of the state (td_zero): save after td_optim_step.
+/* Saves a training run. A run that loads the file goes on from here with the same bits. In the
+ * middle of an epoch give .loader. In the middle of a gradient accumulation (between a td_backward
+ * and its td_optim_step) give .optim: then the gradients are in the file, too. Call it outside of a
+ * step or after its end. TD_E_UNSUPPORTED: in the middle of an accumulation with td_zero, where
+ * each rank has only a part of the state; save after td_optim_step.
  *
- * Under DDP one rank saves, unless ranks have something of their own (td_saves_together): then all
- * ranks call td_checkpoint_save. Rank 0 writes the file; the other ranks send rank 0 the parts that
- * they alone have, one tensor at a time. All ranks return the same outcome. So they wait for rank
- * 0's disk, as in td_saving_wait, no longer than the `timeout` of td_dist_init: let that be more
- * than the disk needs for the file. A model alone (without .optim) is saved by one rank, unless its
- * values are sharded. What is sharded is in the file as one process has it; what each rank has of
- * its own is there once for each rank. */
+ * Under DDP rank 0 calls td_checkpoint_save. If td_saves_together(net) is true, all ranks call it:
+ * rank 0 writes the file, and the other ranks send it the parts that only they have, one tensor at
+ * a time. All ranks return the same outcome. They wait for rank 0 at most `timeout` (td_dist_init):
+ * choose it longer than writing the file takes.
+ *
+ * Without .optim one rank saves the model, unless its values are sharded. A file does not show that
+ * a model was sharded. What each rank has of its own is in the file once for each rank. */
 td_status td_checkpoint_save_at(td_checkpoint_options options, td_site at);
 
-/* Whether ranks have something of their own that belongs into the checkpoint of a training run:
- * with td_zero, with PowerSGD (the gradients that a rank has not sent yet), and in the middle of an
+/* Whether ranks have something of their own that must be in the checkpoint of a training run: with
+ * td_zero, with PowerSGD (the gradients that a rank has not sent yet), and in the middle of an
  * accumulation between td_ddp_no_sync_begin and _end (its gradients). The same on all ranks:
  *     if (td_dist_rank() == 0 || td_saves_together(net)) { td_checkpoint_save(...); } */
 bool td_saves_together(td_module *net);
@@ -120,13 +120,13 @@ bool td_saves_together(td_module *net);
  *     td_saving_wait(&saving);                                                  at the end
  *
  * td_checkpoint_save writes everything into the operating system's memory (the page cache) and
- * returns; a failure so far, a full disk for example, is its status. A thread waits until the disk
- * has the file, and gives the file its name: until then the path holds the old file. (A file system
- * without a page cache, as some network file systems are, makes td_checkpoint_save wait for the
- * disk.) One save runs at a time: td_checkpoint_save first calls td_saving_wait; if that fails,
- * td_checkpoint_save returns the error and saves nothing. A save without .background does not wait:
- * call td_saving_wait before such a save to the same path, or the thread may put its older file in
- * the newer one's place.
+ * returns. If that fails, for example because the disk is full, it returns the error. A thread then
+ * waits until the disk has the file, and gives the file its name; until then the path leads to the
+ * old file. (On a file system without a page cache, such as some network file systems,
+ * td_checkpoint_save waits for the disk.) One save runs at a time: td_checkpoint_save first calls
+ * td_saving_wait; if that fails, td_checkpoint_save returns the error and saves nothing. A save
+ * without .background does not wait: call td_saving_wait before such a save to the same path, or
+ * the thread may replace the newer file by its older one.
  *
  * td_saving_wait waits for the thread, sets *saving to NULL, and returns the outcome. NULL is fine.
  * Call td_saving_wait before the program ends and before the model is freed. If several ranks save
@@ -143,29 +143,28 @@ bool td_saving_is_written(const td_saving *saving);
 void td_saving_cancel(td_saving **saving);
 
 /* Loads a file into an existing model, optimizer, averages, scaler, loader and extra tensors. With
- * .loader the next td_loader_next gives the batch that would have come next (data/data.h says what
- * holds on another number of ranks), and td_loader_epoch tells its epoch. Gradients that the file
- * does not have are none afterwards. What each rank had of its own (td_saves_together) it has
- * again; on another number of ranks each has the mean of what the ranks had, so that the next mean
- * gradient has all of it, once.
+ * .loader the next td_loader_next gives the batch that would have come next, and td_loader_epoch
+ * returns its epoch. (data/data.h says what happens on another number of ranks.) A parameter whose
+ * gradient is not in the file has no gradient afterwards. Each rank gets back what it had of its
+ * own (td_saves_together); on another number of ranks each gets the mean of what the ranks had, so
+ * that the next mean gradient has all of it, once.
  *
  * All names and shapes must fit, and the file must hold everything that the options ask for
  * (optim, ema, loader, extra, with_random); a file without a scaler is fine, and leaves the scaler
  * unchanged. If something is missing or does not fit, TD_E_MISMATCH lists the differences, and
  * nothing is changed. If reading fails on the way, TD_E_IO names the tensor; what comes before this
- * tensor in the model is loaded then. Float dtypes are converted. Names with the prefixes of
+ * tensor in the model has been loaded. Float dtypes are converted. Names with the prefixes of
  * PyTorch's wrappers ("module.", "_orig_mod.") are accepted. "num_batches_tracked" is ignored if
  * the model does not count batches (.cumulative of td_nn_batch_norm2d), and so are optimizer state,
  * averages and extra tensors that the options do not ask for. Settings of the optimizer other than
  * the learning rate, and its groups, stay as you made them.
  *
- * With sharding, where all ranks save, all ranks also load. Each reads the tensors of which it
- * keeps something, one at a time. If the file does not fit on one rank, all return that rank's
- * error, and nothing is changed.
+ * Under DDP either all ranks load, or you load before td_ddp: if td_parameters was called on the
+ * model, its parameters get the memory order that they had when the file was made, and that order
+ * decides the buckets. (Under sharding their order does not change.)
  *
- * If td_parameters was called on the model, its parameters get the memory order that they had when
- * the file was made (not those of a model with a sharded optimizer, whose order stays). Under DDP
- * that order decides the buckets: either all ranks load, or you load before td_ddp. */
+ * With sharding all ranks load. Each reads the tensors of which it keeps a part, one at a time. If
+ * the file does not fit on one rank, all return that rank's error, and nothing is changed. */
 td_status td_checkpoint_load_at(td_checkpoint_options options, td_site at);
 
 /* Copies one metadata value of a file into value, which has `size` bytes. TD_E_NOTFOUND: the file

@@ -21,7 +21,7 @@ TD_BEGIN_C
  * mlp(x) = c_proj(gelu_tanh(c_fc x)), or, with .swiglu, c_proj(silu(c_gate x) * (c_fc x)). Names:
  * transformer.{wte,wpe,ln_f}, transformer.h.N.{ln_1,ln_2}, .attn.{c_attn,c_proj},
  * .mlp.{c_fc,c_gate,c_proj}, and lm_head with .untied. The weights of linear layers are [out,in];
- * c_attn has the rows of all queries, then those of keys, then those of values.
+ * c_attn has the rows of all queries, then of all keys, then of all values.
  *
  * Presets: gpt-nano (0.8 M parameters, context 64) and gpt-mini (10.8 M, context 256), whose
  * vocabulary is the 256 bytes, and gpt2, gpt2-medium, gpt2-large, gpt2-xl (124 M to 1.6 G). NULL is
@@ -33,16 +33,16 @@ TD_BEGIN_C
 typedef struct td_gpt_options {
     int begin_; /* for the library: lets the macro take an empty list */
     const char *preset;
-    int64_t vocabulary, context; /* tokens; positions that there are */
+    int64_t vocabulary, context; /* numbers of different tokens, and of positions */
     int64_t layers, heads, width;
     int64_t kv_heads; /* heads of keys and values, which groups of heads share; 0: heads */
     int64_t hidden;   /* of the MLP; 0: 4 width, with swiglu 8/3 width, rounded up to 32s */
-    bool rope;        /* positions turn queries and keys (td_rope); there is no wpe */
+    bool rope;        /* td_rope of queries and keys instead of wpe */
     bool rms_norm;    /* instead of layer norm */
     bool swiglu;
     bool untied;      /* the head has a weight of its own */
     bool no_bias;     /* of linear layers and layer norms */
-    bool blank;       /* weights are 0 instead of drawn, for a model that is loaded next */
+    bool blank;       /* weights are 0, not random: for a model whose weights are loaded next */
     double rope_base; /* 0: 10000 */
     double eps;       /* of the norms; 0: 1e-5 */
     double dropout;   /* of the embedding, and of each attention's and MLP's result; attention's
@@ -60,15 +60,15 @@ typedef struct td_gpt_prompt {
 } td_gpt_prompt;
 
 /* td_gpt_generate(gpt, .prompts = &(td_gpt_prompt){ tokens, n }, .length = 100, .token = print):
- * goes on with each prompt for `length` tokens, and hands each token to a function as soon as it is
- * chosen. Call it outside a step; the model computes in evaluation mode, and no other thread may
+ * continues each prompt by `length` tokens, and calls a function with each token as soon as it is
+ * chosen. Call it outside of steps; the model computes in evaluation mode, and no other thread may
  * run it meanwhile.
  *
  * The next token is drawn from softmax(logits / temperature): of the top_k likeliest tokens, and of
  * those the likeliest whose probabilities add up to top_p. Before that the logits of tokens that
  * the sequence has already are divided by repetition_penalty if they are positive, otherwise
- * multiplied (Keskar et al. 2019). A draw depends on the seed, the prompt's number and the token's
- * number alone.
+ * multiplied (Keskar et al. 2019). A draw depends only on the seed, the prompt's number and the
+ * token's number.
  *
  * Keys and values of earlier tokens are kept (td_attention's caches), so a token costs one row of
  * each product. On the CPU the logits have the bits of a forward of the whole sequence, for any
@@ -82,7 +82,7 @@ typedef struct td_gpt_generate_options {
     td_module *gpt;
     const td_gpt_prompt *prompts;
     int prompt_count;          /* 0: 1. Prompts are computed together */
-    int64_t length;            /* tokens for each prompt, without those of the prompt */
+    int64_t length;            /* new tokens for each prompt */
     double temperature;        /* 0: 1; TD_ZERO: always the likeliest token */
     int64_t top_k;             /* 0: all */
     double top_p;              /* 0: 1 */
@@ -90,8 +90,7 @@ typedef struct td_gpt_generate_options {
     uint64_t seed;
     const int64_t *stop; /* a sequence ends with the first of these tokens */
     int stop_count;
-    bool slide; /* when the context is full, its older half is forgotten and the rest computed again
-                 */
+    bool slide; /* when the context is full, forgets its older half and computes the rest again */
     bool (*token)(int prompt, int64_t token, void *user); /* false: this prompt's sequence ends */
     void *user;
 } td_gpt_generate_options;

@@ -1,6 +1,6 @@
-/* A trace: the operations of one forward, as td_record tells them. A tensor is known again by its
- * place in memory, which the trace retains, so that no other tensor gets it. Memory of the trace is
- * the running step's. */
+/* A trace: the operations of one forward, as td_record reports them. The trace recognizes a tensor
+ * by its address, and retains the memory so that no other tensor gets the address. The trace's own
+ * memory belongs to the running step. */
 #ifndef TD_NN_ONNX_TRACE_H
 #define TD_NN_ONNX_TRACE_H
 

@@ -48,9 +48,9 @@ void td_optim_step(td_optim *optim);
  * instead of adding to it. No memory is written, so td_zero_grad costs nothing. */
 void td_zero_grad(td_optim *optim);
 
-/* Makes a parameter group and returns its number. At first all parameters are in group 0. The new
- * group takes the parameters for which belongs(param, user) is true out of their groups. lr_scale
- * multiplies the optimizer's learning rate. */
+/* Makes a parameter group and returns its number. At first all parameters are in group 0. The
+ * parameters for which belongs(param, user) is true move to the new group. lr_scale multiplies the
+ * optimizer's learning rate. */
 int td_optim_group(td_optim *optim, bool (*belongs)(const td_param *param, void *user), void *user,
                    double lr_scale, double weight_decay);
 
@@ -82,11 +82,12 @@ typedef enum td_schedule_kind {
     TD_SCHEDULE_MULTI_STEP, /* lr * gamma^(milestones passed) */
     TD_SCHEDULE_COSINE,     /* min + (lr - min) (1 + cos(pi t / T)) / 2 */
     TD_SCHEDULE_LINEAR,     /* a straight line from lr, where the warm-up ends, to min at total */
-    TD_SCHEDULE_RESTARTS,   /* cosines one after the other, each from lr to min: the first step_size
-                               long, each next one `growth` times the one before
-                               (CosineAnnealingWarmRestarts) */
-    TD_SCHEDULE_ONE_CYCLE,  /* OneCycleLR over `total` steps, counted from 0: a cosine up from
-                               lr * warmup_factor to lr, `warmup` steps, then one down to min */
+    TD_SCHEDULE_RESTARTS,   /* cosines one after the other, each from lr to min. The first has the
+                               length step_size, every other is `growth` times as long as the one
+                               before (CosineAnnealingWarmRestarts) */
+    TD_SCHEDULE_ONE_CYCLE,  /* OneCycleLR over `total` steps, counted from 0: the rate rises along a
+                               cosine from lr * warmup_factor to lr in `warmup` steps, then falls
+                               along a cosine to min */
 } td_schedule_kind;
 typedef struct td_schedule {
     td_schedule_kind kind;
@@ -98,12 +99,11 @@ typedef struct td_schedule {
     double growth;        /* of restarts, at least 1; 0: 1 */
     double warmup;        /* length of a linear warm-up at the beginning; 0: none */
     double warmup_factor; /* the warm-up multiplies the rate by a factor from this value to 1 */
-    /* One-cycle's own defaults, if 0: warmup 0.3 total, warmup_factor 1/25, min_lr 4e-6 lr. */
-    bool after_warmup; /* false: warm-up and schedule both start at position 0 and are multiplied
-                          (PyTorch's ChainedScheduler). true: first the warm-up of base_lr, then
-                          the schedule, from t = 0 where the warm-up ends (SequentialLR).
-                          Milestones and total count from position 0, so the cosine takes
-                          total - warmup */
+    /* For ONE_CYCLE 0 means: warmup 0.3 total, warmup_factor 1/25, min_lr 4e-6 lr. */
+    bool after_warmup; /* false: warm-up and schedule both start at position 0, and their rates are
+                          multiplied (PyTorch's ChainedScheduler). true: the schedule starts where
+                          the warm-up ends (SequentialLR). milestones and total count from position
+                          0 in both cases, so a cosine then has the length total - warmup */
 } td_schedule;
 double td_schedule_lr(const td_schedule *schedule, double position);
 

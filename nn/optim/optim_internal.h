@@ -9,7 +9,7 @@
 
 enum { TD_OPTIM_STATES = TD_UPDATE_STATES };
 
-/* What the optimizers differ in. */
+/* A kind of optimizer. */
 typedef struct td_optim_kind {
     const char *name;                    /* "adam": in checkpoints */
     const char *states[TD_OPTIM_STATES]; /* "exp_avg", ...; NULL where there is no more */
@@ -19,12 +19,12 @@ typedef struct td_optim_kind {
     void (*run)(td_optim *optim, const td_kernels *kernels, td_tensor *flat,
                 const td_tensor *flat_grad, int slices);
     void (*free)(td_optim *optim); /* what `own` points to; NULL: nothing */
-    bool no_momentum; /* has no memory for momentum, but another kind of this name has */
+    bool no_momentum; /* has no memory for momentum; another kind of the same name has it */
     td_dtype packed;  /* TD_BF16, TD_U8: states are packed (tensor/kernels/packed.h), and each
                          parameter has a slice of its own; TD_F32: they are not */
 } td_optim_kind;
 
-/* What td_optim_set changes; an optimizer reads what it knows. */
+/* What td_optim_set changes; an optimizer reads the settings of its formula. */
 typedef struct td_optim_group_settings {
     double lr_scale, weight_decay, momentum, beta1, beta2, eps;
 } td_optim_group_settings;

@@ -13,9 +13,9 @@
  *     | stretch 0            | stretch 1                      |
  *     | rank 0 rank 1 rank 2 | rank 0   | rank 1   | rank 2   |
  *
- * A rank's optimizer changes the values in the rank's window, and keeps the state of that window
- * alone. A rank may have the window alone of gradients and values, too: then td_params_flat_grad
- * and td_params_flat are the window, and the leaves have memory only while it is needed.
+ * A rank's optimizer changes the values in the rank's window, and keeps state only for that window.
+ * A rank may keep only its window of the gradients and values, too: then td_params_flat_grad and
+ * td_params_flat are the window, and the leaves have memory only while it is needed.
  *
  * Call td_params_set_peers before any state is made. peers NULL: there are none any more. */
 void td_params_set_peers(td_params *params, const td_params_peers *peers);
@@ -37,8 +37,8 @@ typedef struct td_params_places {
 } td_params_places;
 td_status td_params_spread(td_params *params, const td_params_peers *peers,
                            const td_params_places *places);
-/* Copies a piece of `from` (row-major, on the CPU) to `part`, 1-d: if the values of `from` are laid
- * out with the shape and strides of `form`, the piece begins at element `begin` of that memory. */
+/* Copies elements of `from` (row-major, on the CPU) to `part`, 1-d, beginning with element `begin`.
+ * Elements are counted in the memory order of `form`, which has the same shape. */
 void td_params_read_part(const td_tensor *from, const td_tensor *form, int64_t begin,
                          const td_tensor *part);
 

@@ -1,25 +1,24 @@
 /*
  * How a convolution is cut into products.
  *
- * A tap is a position (kh, kw) of the filter. A pixel of the result meets a tap if the source pixel
- * for this tap exists, that is, lies inside the image.
+ * A tap is a position (kh, kw) of the filter. A tap is valid for a pixel of the result if the
+ * source pixel for this tap is inside the image.
  *
  * A plan is a list of row blocks. A row block is some rows of the result (a row is a pixel of an
- * image) and the taps that all of them meet. The distance in memory between the sources of two taps
- * is the same for all these rows. So a row block is one product of matrices: a table says where its
- * rows lie, and its inner dimension is taps times channels (tensor/cpu/gemm_tiles.inc).
+ * image) and the taps that are valid for all of them. The distance in memory between the sources of
+ * two taps is the same for all these rows. So a row block is one product of matrices: a table says
+ * where its rows are, and its inner dimension is taps times channels (tensor/cpu/gemm_tiles.inc).
  *
- * The pixels of an axis are sorted into sets; the pixels of a set meet the same taps. A set of rows
- * times a set of columns is a class of pixels, and a class is cut into row blocks. So nothing is
- * ever multiplied by padding, whatever stride and dilation are.
- */
+ * The pixels of an axis are sorted into sets; the same taps are valid for all pixels of a set. A
+ * set of rows times a set of columns is a class of pixels, and a class is cut into row blocks. So
+ * nothing is ever multiplied by padding, whatever stride and dilation are. */
 #ifndef TD_TENSOR_CPU_CONV_CLASSES_H
 #define TD_TENSOR_CPU_CONV_CLASSES_H
 
 #include "tensor/cpu/conv_internal.h"
 
-/* Pixels [first, first + count) of the order of an axis: all meet the same `taps` taps, of which
- * the first is `tap`. */
+/* Pixels [first, first + count) of the order of an axis. The same `taps` taps are valid for all of
+ * them; the first is `tap`. */
 typedef struct td_conv_set {
     int64_t first, count;
     int tap, taps;
@@ -30,7 +29,7 @@ typedef struct td_conv_sets {
     td_conv_taps taps;
     int32_t *order;
     td_conv_set *list;
-    int64_t most; /* that there may be */
+    int64_t most; /* capacity of list */
     int count;
 } td_conv_sets;
 
@@ -57,9 +56,9 @@ typedef struct td_conv_classes {
     int64_t count;
     td_conv_class **queue;     /* while they are cut */
     int64_t block_rows;        /* at most, about */
-    int64_t unit;              /* blocks are a multiple of it, but for the last one of a class */
+    int64_t unit;              /* a block's rows are a multiple of it, except in a class's last */
     td_conv_block *block_list; /* in the order of the pixels that they begin with */
-    int64_t blocks, most;      /* and how many there may be */
+    int64_t blocks, most;      /* most: capacity of block_list */
 } td_conv_classes;
 
 /* Takes the memory, and fills it unless the space only measures. */

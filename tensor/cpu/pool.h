@@ -2,14 +2,13 @@
  * The thread pool of a CPU device. A run calls fn(ctx, task) once for every task in [0, tasks),
  * in no particular order, on the pool's threads; the caller is one of them.
  *
- * Each thread has a share of tasks in a row, the same part of them in each run, and helps others
- * when it is done. Tasks should be numbered as their results lie in memory: where two threads write
- * next to each other, their cores take lines from each other's caches.
+ * Each thread has a share of consecutive tasks, the same share in each run. When a thread is done,
+ * it takes tasks from other threads. Number tasks in the order of their results in memory: if two
+ * threads write next to each other, their cores take cache lines from each other.
  *
- * Who runs which task is decided as the run goes, so a task must write only what is its own, and
- * a sum over tasks must be cut by data and combined in a fixed order afterwards. Then results do
- * not depend on the number of threads.
- */
+ * Which thread runs which task is decided during the run. So a task must write only its own result,
+ * and a sum over tasks must be cut by data and combined in a fixed order afterwards. Then results
+ * do not depend on the number of threads. */
 #ifndef TD_TENSOR_CPU_POOL_H
 #define TD_TENSOR_CPU_POOL_H
 
@@ -49,8 +48,8 @@ int td_pool_set_threads(td_pool *pool, int threads);
  */
 void td_pool_run(td_pool *pool, int64_t tasks, td_task_fn fn, void *ctx);
 
-/* The same, each thread from the end of its share on: what a run before has left in the caches. (Of
- * more than 2^31 - 1 tasks, which are several runs, within each.) */
+/* The same, but each thread goes through its share backwards: the end of a share of the run before
+ * is still in the cache. (More than 2^31 - 1 tasks are several runs, each backwards.) */
 void td_pool_run_backwards(td_pool *pool, int64_t tasks, td_task_fn fn, void *ctx);
 
 /*

@@ -6,8 +6,8 @@
  * (warm-up) and checks the rules: the step must allocate the same step memory each time, and the
  * host must read nothing of it. Then td_captured_run records the step, and later calls only send
  * the numbers that change (learning rates, counters of random draws) and launch the graph. A batch
- * of another shape has a warm-up and a graph of its own. On a CPU steps always run eagerly, and the
- * rules are checked all the same.
+ * of another shape has a warm-up and a graph of its own. On a CPU steps always run eagerly, but the
+ * rules are checked there, too.
  *
  * The results of a step, such as its loss, are read later, in the order of the steps; only reading
  * waits for the GPU. One thread uses a td_captured and runs the steps. */
@@ -72,7 +72,7 @@ td_captured *td_captured_new(const td_captured_options *options);
 void td_captured_free(td_captured *captured); /* NULL is fine */
 
 /* Runs one step; with peers, all processes call it. Afterwards the results of one more step are
- * unread. inputs lie on the device; you may write to them again when the call returns. Returns the
+ * unread. inputs are on the device; you may write to them again when the call returns. Returns the
  * status of the step or of a peer. TD_E_DEVICE: recording failed. Then the device has not run the
  * step, but the host has counted it (optimizers, random draws): end the run without saving. */
 td_status td_captured_run(td_captured *captured, td_tensor *const *inputs, int count);

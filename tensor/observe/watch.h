@@ -1,6 +1,7 @@
-/* Watchers are told of each call of a kernel: its name, its module, its time, and how much work the
- * call was. The profiler, the memory plan and the timeline are watchers. While there is a watcher,
- * td_kernels_of returns a table whose functions tell the watchers and call the device's kernel. */
+/* Watchers: observers of kernels. A watcher's functions are called for each call of a kernel, with
+ * its name, its module, its time, and its work. The profiler, the memory plan and the timeline are
+ * watchers. While there is a watcher, td_kernels_of returns a table whose functions call the
+ * watchers and the device's kernel. */
 #ifndef TD_TENSOR_WATCH_H
 #define TD_TENSOR_WATCH_H
 
@@ -37,8 +38,8 @@ typedef struct td_watcher {
     struct td_watcher *next; /* the list's */
 } td_watcher;
 
-/* Adds or removes a watcher; td_unwatch first waits for GPUs and tells the watcher of all calls so
- * far. No thread may call a kernel meanwhile. */
+/* Adds or removes a watcher; td_unwatch first waits for GPUs and reports all calls so far to the
+ * watcher. No thread may call a kernel meanwhile. */
 void td_watch(td_watcher *watcher);
 void td_unwatch(td_watcher *watcher);
 

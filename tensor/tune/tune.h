@@ -1,10 +1,10 @@
 /* Autotuning: choosing algorithms by timing (--autotune). Without autotuning, fixed rules choose by
  * shape. On a GPU, autotuning decides which of cuDNN's plans is used; a CPU has nothing to choose.
  *
- * All choices of a run are made at one moment. The first step follows the rules and notes its
+ * All choices of a run are made at one moment. The first step follows the rules and records its
  * problems (operations with their shapes). After the first step td_autotune_choose chooses an
  * algorithm for each problem: from the file of an earlier run (tensor/tune/store.h), or by timing.
- * The choices hold from the second step on; problems that come later follow the rules. Several
+ * The choices apply from the second step on; problems that come later follow the rules. Several
  * ranks agree on the same choices by td_autotune_agree (dist/graph/captured.h). A checkpoint can
  * hold the choices as text (td_autotune_text), so that a resumed run computes in the same way.
  *

@@ -113,7 +113,7 @@ static void test_operands_must_be_together(void **state)
     td_tensor *a = td_zeros(TD_SHAPE(2), TD_F32, TD_CPU),
               *b = td_zeros(TD_SHAPE(2), TD_F32, device);
     td_step_begin();
-    expect_fatal("add: f32[2] cpu:0 and f32[2] cuda:0 lie on different devices", td_add(a, b));
+    expect_fatal("add: f32[2] cpu:0 and f32[2] cuda:0 are on different devices", td_add(a, b));
     td_step_abandon();
     td_free(a);
     td_free(b);

@@ -41,7 +41,7 @@ typedef struct train_task {
     /* NULL, or runs after each epoch, before it is saved. It may end early and set r->stop; the
      * epoch then is saved as one whose steps are all done, and the resumed run validates. */
     td_status (*validate)(train_run *r);
-    /* NULL, or is told after each of the batches of this rank's part what there is so far. */
+    /* Optional: called after each batch of this rank's part, with its totals so far. */
     void (*batch_tested)(train_run *r, const td_evaluation *so_far, int64_t batches);
     /* Where a checkpoint goes that is written in mid-epoch. */
     void (*latest)(const train_run *r, char *path);

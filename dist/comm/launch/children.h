@@ -25,7 +25,7 @@ typedef struct td_children {
     bool stopping, killed; /* asked to end; after the grace period */
     int passed;            /* the last signal of td_children_pass, or 0 */
     double kill_at;
-    td_error_note *notes; /* [count]: why each failed, as far as anybody has told */
+    td_error_note *notes; /* [count]: why each failed, if it is known */
     td_child list[];      /* [count] */
 } td_children;
 

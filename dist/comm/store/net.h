@@ -34,7 +34,8 @@ void td_socket_peer_address(int fd, char text[TD_ADDRESS_BYTES]); /* the other e
 uint64_t td_socket_origin(int fd);
 bool td_address_is_loopback(const char *text); /* 127.x.y.z, ::1 or localhost */
 
-/* Who listens on a port, as far as this process may see it: "pid 123 (python3)". false: unknown. */
+/* Which process listens on a port, if this process may see it: "pid 123 (python3)". false: unknown.
+ * */
 bool td_port_holder(int port, char *text, size_t size);
 
 /* "127.0.0.1", or "::1" on a host with IPv6 alone. */

@@ -343,7 +343,7 @@ static td_status hf_put(td_safetensors_out *out, int first, const gpt_piece *pie
     return status;
 }
 
-/* pieces: those of all parameters, one behind the other; entries: the same for the file. */
+/* pieces: the pieces of all parameters, one after the other; entries: the same for the file. */
 static td_status hf_write(const char *path, const gpt_source *s, const td_state_list *list,
                           gpt_piece *pieces, td_safetensors_entry *entries)
 {
