@@ -3,6 +3,7 @@
  *     apps/tokenize --out train.bin TEXT...                                          bytes
  *     apps/tokenize --out train.bin --vocab gpt2.tiktoken TEXT...                    BPE
  *     apps/tokenize --out train.bin --vocab vocab.json --merges merges.txt TEXT...   the same
+ *     apps/tokenize --download tinyshakespeare.txt                                   fetches a text
  *     apps/tokenize --decode --vocab gpt2.tiktoken train.bin                         text on stdout
  *
  * The token file has llm.c's header, and the vocabulary in the header's fourth word; td_tokens_open
@@ -25,7 +26,7 @@
 
 typedef struct tokenizing {
     const char *out, *vocab, *merges, *pattern; /* of the command line */
-    bool decode, plain, special, end_of_text;
+    bool decode, download, plain, special, end_of_text;
     td_tokenizer *tokenizer;
     FILE *file;
     int width;
@@ -53,10 +54,8 @@ static td_status write_tokens(void *user, const int64_t *tokens, int64_t count, 
     tokenizing *z = user;
     for (int64_t i = 0; i < count; i++) {
         uint32_t token = (uint32_t)tokens[i];
-        unsigned char bytes[4] = { (unsigned char)token, (unsigned char)(token >> 8),
-                                   (unsigned char)(token >> 16), (unsigned char)(token >> 24) };
         z->used[token] = true;
-        if (fwrite(bytes, 1, (size_t)z->width, z->file) != (size_t)z->width) {
+        if (fwrite(&token, (size_t)z->width, 1, z->file) != 1) { /* little-endian */
             return td_temporary_failed(z->out, z->tokens * z->width, "writing");
         }
         z->tokens++;
@@ -221,6 +220,9 @@ int main(int argc, char **argv)
                  .first = true),
         cli_text("merges", "FILE", &z.merges, "merges.txt, with vocab.json", .first = true),
         cli_flag("decode", &z.decode, "Makes text of token files", .first = true),
+        cli_flag("download", &z.download,
+                 "Downloads tinyshakespeare to the first FILE, if it is not there; without --out "
+                 "that is all"),
         cli_text("pattern", "REGEX", &z.pattern,
                  "What a piece of text is, where it is not GPT-2's (for PCRE2)"),
         cli_flag("special", &z.special, "Texts of special tokens, <|endoftext|>, are these tokens"),
@@ -230,15 +232,18 @@ int main(int argc, char **argv)
     cli_rest rest = { .name = "FILE...", .wanted = "one file", .least = 1 };
     cli_parse_rest(argc, argv, "Makes a token file of texts, for training language models.",
                    options, sizeof options / sizeof *options, &rest);
-    if (!z.decode && z.out == NULL) {
+    if (!z.decode && !z.download && z.out == NULL) {
         cli_refuse("name the file to write: --out FILE");
     }
     if (z.merges != NULL && z.vocab == NULL) {
         cli_refuse("--merges without --vocab; name vocab.json, too");
     }
-    z.tokenizer = td_tokenizer_open(z.vocab, .merges = z.merges, .pattern = z.pattern);
-    bool done =
-        z.tokenizer != NULL && (z.decode ? decode : encode)(&z, rest.values, rest.count) == TD_OK;
+    bool done = !z.download || td_shakespeare_download(rest.values[0], NULL) == TD_OK;
+    if (done && (z.decode || z.out != NULL)) {
+        z.tokenizer = td_tokenizer_open(z.vocab, .merges = z.merges, .pattern = z.pattern);
+        done = z.tokenizer != NULL &&
+               (z.decode ? decode : encode)(&z, rest.values, rest.count) == TD_OK;
+    }
     if (!done) {
         fprintf(stderr, "tokenize: %s\n", td_last_error());
     }

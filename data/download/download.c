@@ -54,7 +54,7 @@ td_status td_file_md5(const char *path, char hex[33])
 
 /* Transfers into path and compares the checksum. Old bytes that have turned out wrong are thrown
  * away, and everything is fetched once more. */
-static td_status fetch_checked(const char *path, const td_download_options *options)
+td_status td_fetch_checked(const char *path, const td_download_options *options)
 {
     for (;;) {
         bool resumed;
@@ -87,7 +87,7 @@ static td_status fetch_and_unpack(const char *folder, td_cifar_kind kind,
     bool kept = access(archive, R_OK) == 0 && td_file_md5(archive, md5) == TD_OK &&
                 strcasecmp(md5, options->md5) == 0;
     if (!kept) {
-        TD_TRY(fetch_checked(part, options));
+        TD_TRY(td_fetch_checked(part, options));
         if (rename(part, archive) != 0) {
             return td_fail(TD_E_IO, "%s: cannot be renamed: %s", part, strerror(errno));
         }

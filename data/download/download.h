@@ -18,6 +18,9 @@ typedef struct td_download_options {
 td_status td_cifar_fetch(const char *folder, td_cifar_kind kind,
                          const td_download_options *options);
 
+/* td_shakespeare_download with options, all of which are set. */
+td_status td_shakespeare_fetch(const char *path, const td_download_options *options);
+
 /* The parts below exist where their library does: TD_HAVE_CURL, TD_HAVE_ARCHIVE; the MD5, which
  * guards against broken transfers and not against malice, where all three libraries do. */
 
@@ -26,6 +29,9 @@ td_status td_cifar_fetch(const char *folder, td_cifar_kind kind,
  * refused. *resumed: whether old bytes are in it. */
 td_status td_transfer(const char *path, int64_t most, const td_download_options *options,
                       bool *resumed);
+
+/* The same, and checks options->md5. What path already holds is forgotten if the sum is wrong. */
+td_status td_fetch_checked(const char *path, const td_download_options *options);
 
 /* The MD5 of a file in lower-case hex. */
 td_status td_file_md5(const char *path, char hex[33]);

@@ -46,6 +46,10 @@ if no_terminal; then :; else
     says 'what it has done, below the progress' 'large.bin: 3000000 bytes of text'
 fi
 
+cp "$work/a.txt" "$work/tiny.txt"
+fails 'a download over another text' 1 'tiny.txt is another text than tinyshakespeare' "$app" --download "$work/tiny.txt"
+same 'which stays' "$work/a.txt" "$work/tiny.txt"
+
 # BPE: what tests/tokenizer/ has.
 if "$app" --out "$work/x.bin" --vocab "$small/small.tiktoken" "$work/a.txt" 2>&1 | grep -q 'has no BPE'; then
     echo '# skipped: built without PCRE2'

@@ -1,6 +1,7 @@
 /* Downloads against a server on loopback that misbehaves on demand (http_server.py). */
 // run: waits
 #include "data/download/download.h"
+#include "data/text/text.h"
 #include "tests/help/temp_folder.h"
 
 #include <limits.h>
@@ -187,6 +188,30 @@ static void test_whole(void **state)
     assert_int_equal(fetch("whole", "whole"), TD_OK); /* a file is missing */
     assert_string_equal(requests("whole"), "all all ");
     check_set();
+}
+
+/* One file, here an archive: fetched once, checked, and another file of its name stays. */
+static void test_a_text(void **state)
+{
+    (void)state;
+    char md5[33];
+    td_download_options options = options_for("text", "whole");
+    const char *path = temp_path("a/tinyshakespeare.txt");
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(td_shakespeare_fetch(path, &options), TD_OK);
+        assert_int_equal(td_file_md5(path, md5), TD_OK);
+        assert_string_equal(md5, options.md5);
+        assert_string_equal(requests("text"), "all ");
+    }
+    temp_write("b.txt", "mine", 4);
+    assert_int_equal(td_shakespeare_fetch(temp_path("b.txt"), &options), TD_E_FORMAT);
+    assert_error_says("b.txt is another text", NULL);
+    assert_int_equal(td_shakespeare_download(temp_path("b.txt"), NULL), TD_E_FORMAT);
+    assert_int_equal(size_of("b.txt"), 4);
+    options.md5 = "00000000000000000000000000000000";
+    assert_int_equal(td_shakespeare_fetch(temp_path("c.txt"), &options), TD_E_CHECKSUM);
+    assert_error_says("expected 0000", NULL);
+    assert_false(exists("c.txt") || exists("c.txt.part"));
 }
 
 static void test_folders_are_made(void **state)
@@ -427,6 +452,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEMP_TEST(test_whole),
+        TEMP_TEST(test_a_text),
         TEMP_TEST(test_folders_are_made),
         TEMP_TEST(test_cut_off_transfer_goes_on),
         TEMP_TEST(test_server_without_ranges),
