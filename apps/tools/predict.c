@@ -148,6 +148,9 @@ static bool open_model(predictor *p)
     if (p->net == NULL) {
         return false;
     }
+    if (p->net->type->takes_indices) {
+        return td_fail(TD_E_ARG, "%s: the model takes tokens, not images", p->model) == TD_OK;
+    }
     p->classes = td_model_record_of(p->net).classes;
     return describe(p) == TD_OK;
 }

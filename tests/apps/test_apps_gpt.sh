@@ -54,6 +54,7 @@ fails 'no such model' 1 "the nearest name is 'gpt-nano'" "$apps/gpt_single" --da
 fails 'no such option of a model' 1 "nearest name is 'layers'" "$apps/gpt_single" --data text.txt --model 'gpt-nano layer=3'
 fails 'steps' 64 'no multiple of --evaluate-every' "$apps/gpt_single" --steps 20 --evaluate-every 6
 fails 'a batch that cannot be divided' 64 'cannot be divided' "$apps/gpt_ddp" --nprocs 5
+fails 'images for it' 1 'takes tokens, not images' "$apps/predict" whole.safetensors text.txt
 printf 'too short' >short.txt
 fails 'a text that fills no window' 1 'short\.txt' "$apps/gpt_single" --data short.txt
 done_testing

@@ -177,6 +177,7 @@ tap $? "do not: apart $(cat out)" out
 fails 'no such configuration' 1 'nowhere.yaml: cannot be opened' "$apps/train_net" --cfg nowhere.yaml
 fails 'an unknown key' 1 "command line: unknown key 'TRAIN.BATCH'; the nearest is TRAIN.BATCH_SIZE" "${net[@]}" TRAIN.BATCH 3
 fails 'no such model' 1 "MODEL.ARCH: there is no model 'resnet81'; the nearest name is 'resnet18'" "${net[@]}" OUT_DIR x MODEL.ARCH resnet81
+fails 'a model of tokens' 1 'MODEL.ARCH: gpt-nano takes tokens, not images' "${net[@]}" OUT_DIR x MODEL.ARCH gpt-nano
 fails 'no such folder' 1 "TRAIN.DATASET and TRAIN.SPLIT: there is no folder 'nowhere/train'. If .* TRAIN.DATASET PHOTOS DATA.VAL_FRACTION 0.2" "${net[@]}" OUT_DIR x TRAIN.DATASET nowhere
 fails 'no test folder' 1 "TEST.DATASET and TEST.SPLIT: there is no folder 'data/test'" "${net[@]}" OUT_DIR x TEST.SPLIT test
 fails 'too few classes' 1 'data have 5 classes.*MODEL.NUM_CLASSES 4: set it to 5' "${net[@]}" OUT_DIR x MODEL.NUM_CLASSES 4

@@ -5,6 +5,7 @@
 #include "apps/tools/common/ranks.h"
 #include "dist/comm/collectives.h"
 #include "nn/io/safetensors.h"
+#include "nn/module.h"
 #include "tensor/extend.h"
 #include "tensor/system/folders.h"
 
@@ -170,6 +171,10 @@ td_module *classify_net(const classify_run *c)
     td_defer_init(false);
     if (net == NULL) {
         (void)td_fail_context(TD_E_ARG, "MODEL.ARCH");
+    } else if (net->type->takes_indices) {
+        (void)td_fail(TD_E_ARG, "MODEL.ARCH: %s takes tokens, not images", s->model.arch);
+        td_module_free(net);
+        return NULL;
     }
     if (net != NULL && td_module_to(net, c->base.args.device, TD_F32) != TD_OK) {
         td_module_free(net);
