@@ -55,7 +55,7 @@ static bool print_byte(int prompt, int64_t token, void *user)
 {
     (void)prompt, (void)user;
     putchar((int)token);
-    return true;
+    return fflush(stdout) == 0;
 }
 
 int main(int argc, char **argv)

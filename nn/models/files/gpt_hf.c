@@ -142,19 +142,18 @@ static td_tensor hf_turned(const td_tensor *t)
     return view;
 }
 
-static bool hf_is_turned(const hf_source *s, const gpt_piece *piece)
+static td_shape hf_shape(const gpt_piece *piece, bool turned)
 {
-    return s->turned && piece->ndim == 2 && strstr(piece->name, ".h.") != NULL;
+    return piece->ndim == 1 ? TD_SHAPE(piece->rows)
+           : turned         ? TD_SHAPE(piece->columns, piece->rows)
+                            : TD_SHAPE(piece->rows, piece->columns);
 }
 
 static td_status hf_check(gpt_source *source, const gpt_piece *piece)
 {
     hf_source *s = (hf_source *)source;
     const td_safetensors_entry *e = hf_find(s, piece->name);
-    bool turned = hf_is_turned(s, piece);
-    td_shape shape = piece->ndim == 1 ? TD_SHAPE(piece->rows)
-                     : turned         ? TD_SHAPE(piece->columns, piece->rows)
-                                      : TD_SHAPE(piece->rows, piece->columns);
+    td_shape shape = hf_shape(piece, s->turned && piece->conv1d);
     if (e == NULL) {
         return td_fail(TD_E_MISMATCH, "there is no '%s' %s in it", piece->name,
                        td_describe_shape(shape));
@@ -180,7 +179,7 @@ static td_status hf_read(gpt_source *source, const gpt_piece *piece, float *valu
     if (t == NULL) {
         return status != TD_OK ? status : TD_E_NOMEM;
     }
-    if (hf_is_turned(s, piece)) {
+    if (s->turned && piece->conv1d) {
         td_tensor view = hf_turned(t);
         td_read(&view, values, TD_F32);
     } else {
@@ -325,11 +324,11 @@ static td_status hf_write_text(const char *path, const char *text)
 
 /* A parameter's pieces, which begin at tensor `first` of the file, as Conv1D's if it is GPT-2's. */
 static td_status hf_put(td_safetensors_out *out, int first, const gpt_piece *pieces, int count,
-                        const td_tensor *t, bool turned)
+                        const td_tensor *t)
 {
     float *values = malloc((size_t)td_numel(t) * sizeof *values);
     td_status status = values != NULL ? TD_OK : td_fail(TD_E_NOMEM, "no memory to write a GPT");
-    td_tensor view = turned ? hf_turned(t) : *t;
+    td_tensor view = pieces[0].conv1d ? hf_turned(t) : *t;
     if (status == TD_OK) {
         td_read(&view, values, TD_F32);
     }
@@ -350,16 +349,12 @@ static td_status hf_write(const char *path, const gpt_source *s, const td_state_
     int count = 0;
     for (int i = 0; i < list->count; i++) {
         int more = td_gpt_pieces(s, &list->items[i], pieces + count);
-        bool turned = !s->llama && pieces[count].ndim == 2 && strstr(list->items[i].name, ".h.");
         for (int end = count + more; count < end; count++) {
             const gpt_piece *p = &pieces[count];
-            td_shape shape = turned         ? TD_SHAPE(p->columns, p->rows)
-                             : p->ndim == 2 ? TD_SHAPE(p->rows, p->columns)
-                                            : TD_SHAPE(p->rows);
             entries[count] = (td_safetensors_entry){
                 .name = p->name,
                 .dtype = TD_F32,
-                .shape = shape,
+                .shape = hf_shape(p, p->conv1d),
                 .bytes = (size_t)(p->rows * p->columns) * sizeof(float),
             };
         }
@@ -370,8 +365,7 @@ static td_status hf_write(const char *path, const gpt_source *s, const td_state_
     for (int i = 0, first = 0; i < list->count && status == TD_OK; i++) {
         gpt_piece own[GPT_MOST_PIECES];
         int more = td_gpt_pieces(s, &list->items[i], own);
-        bool turned = !s->llama && own[0].ndim == 2 && strstr(list->items[i].name, ".h.");
-        status = hf_put(out, first, own, more, list->items[i].tensor, turned);
+        status = hf_put(out, first, own, more, list->items[i].tensor);
         first += more;
     }
     td_status end = td_safetensors_finish(out, status == TD_OK);

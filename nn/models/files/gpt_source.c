@@ -42,7 +42,9 @@ int td_gpt_pieces(const gpt_source *s, const td_named_tensor *parameter,
     int64_t width = s->options.width / s->options.heads;
     pieces[0] = (gpt_piece){ .ndim = t->ndim,
                              .rows = t->shape[0],
-                             .columns = t->ndim > 1 ? t->shape[1] : 1 };
+                             .columns = t->ndim > 1 ? t->shape[1] : 1,
+                             .conv1d = !s->llama && t->ndim == 2 &&
+                                       strstr(parameter->name, ".h.") != NULL };
     if (!s->llama) {
         snprintf(pieces[0].name, sizeof pieces[0].name, "%s", parameter->name);
         return 1;

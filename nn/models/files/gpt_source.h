@@ -10,6 +10,7 @@ typedef struct gpt_piece {
     char name[96]; /* Hugging Face's */
     int ndim;
     int64_t rows, columns; /* columns 1 of a vector */
+    bool conv1d;           /* a linear layer's weight, which GPT-2's files have as [in,out] */
 } gpt_piece;
 
 typedef struct gpt_source {
