@@ -6,11 +6,13 @@
 #include "tensor/system/text.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { LAST_ERROR_BYTES = 2048, FATAL_BYTES = 6144, CONTEXT_DEPTH = 32 };
 
@@ -123,15 +125,38 @@ td_status(td_fail_context)(td_status status, const char *format, ...)
 
 void (*td_die_hook)(const char *message);
 
+static _Atomic int last_words = -1; /* milliseconds */
+
+void td_set_last_words(double seconds)
+{
+    last_words = (int)(seconds * 1e3);
+}
+
+bool td_say_last(const char *before, const char *text)
+{
+    struct pollfd err = { .fd = STDERR_FILENO, .events = POLLOUT };
+    struct pollfd out = { .fd = STDOUT_FILENO, .events = POLLOUT };
+    int wait = last_words;
+    bool read = wait < 0 || (poll(&err, 1, wait) > 0 && poll(&out, 1, wait) > 0);
+    if (read) {
+        fflush(stdout); /* what the program has printed comes first */
+        fprintf(stderr, "%s%s\n", before, text);
+    }
+    return read;
+}
+
 _Noreturn void td_die(void)
 {
     const char *text = last_error[0] != '\0' ? last_error : "td_die, but no call has failed";
     if (td_die_hook != NULL) {
         td_die_hook(text);
     }
-    fflush(stdout); /* the message comes behind what the program has printed before */
-    fprintf(stderr, "%s: %s\n", program_invocation_short_name, text);
-    exit(1);
+    char before[64];
+    snprintf(before, sizeof before, "%s: ", program_invocation_short_name);
+    if (td_say_last(before, text)) {
+        exit(1);
+    }
+    _exit(1); /* exit would wait for a reader of stdout */
 }
 
 int td_finish(void)
@@ -226,8 +251,7 @@ _Noreturn void td_fatal(td_site at, const char *format, ...)
     if (call != NULL) {
         call(m.text, user);
     } else {
-        fflush(stdout); /* what was printed before comes before */
-        fprintf(stderr, "%s\n", m.text);
+        (void)td_say_last("", m.text);
     }
     abort();
 }

@@ -204,6 +204,12 @@ const char *td_last_reason(void);
  */
 extern void (*td_die_hook)(const char *message);
 
+/* What td_die and td_fatal say waits at most so many seconds for a reader (a full pipe, Ctrl-S),
+ * and is lost then; otherwise it waits. For ranks, for whose end others wait. */
+void td_set_last_words(double seconds);
+/* Prints so, and says whether it was read. */
+bool td_say_last(const char *before, const char *text);
+
 /* Sets the handler of fatal errors for the whole process; user is passed on to the handler. The
  * handler gets the complete message. It may leave by longjmp or exit; if it returns, abort()
  * follows. NULL sets the default handler, which prints to stderr. */

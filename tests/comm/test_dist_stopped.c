@@ -130,6 +130,33 @@ static void an_unread_stderr_delays_no_time_out(void **state)
     assert_int_equal(ends[0].code, 0);
 }
 
+/* A failure whose message nobody reads. rank 1 waits for the end of rank 0. */
+static int die_unheard(int rank, int size, void *arg)
+{
+    procs_init(rank, size, TIMEOUT);
+    if (rank == 1) {
+        return td_barrier(NULL) == TD_E_PEER ? 0 : 5;
+    }
+    speak_to_nobody();
+    if (arg != NULL) {
+        td_fatal(TD_HERE, "unheard");
+    }
+    td_die();
+}
+
+static void an_unread_stderr_delays_no_end(void **state)
+{
+    static int fatal;
+    procs_end ends[2];
+    procs_run(2, 60, die_unheard, NULL, ends);
+    assert_int_equal(ends[0].code, 1);
+    assert_int_equal(ends[1].code, 0);
+    procs_run(2, 60, die_unheard, &fatal, ends);
+    assert_int_equal(ends[0].signal, SIGABRT);
+    assert_int_equal(ends[1].code, 0);
+    (void)state;
+}
+
 #define FOLDER_TEST(f) cmocka_unit_test_setup_teardown(f, temp_folder_setup, temp_folder_teardown)
 
 /* Who has no file or memory left to look at another process does not call it dead. */
@@ -163,6 +190,7 @@ int main(void)
         FOLDER_TEST(ctrl_z_stops_all_and_times_out_nobody),
         cmocka_unit_test(a_process_that_cannot_be_read_lives),
         FOLDER_TEST(an_unread_stderr_delays_no_time_out),
+        FOLDER_TEST(an_unread_stderr_delays_no_end),
     };
     return cmocka_run_group_tests_name("dist: stopped, not hanging", tests, NULL, NULL);
 }

@@ -46,7 +46,7 @@ static void on_fatal(const char *message, void *user)
 {
     (void)user;
     td_error_report(message);
-    fprintf(stderr, "%s\n", message);
+    (void)td_say_last("", message);
 }
 
 /* A child of td_spawn prints nothing, because its parent reports the message, and does not run the

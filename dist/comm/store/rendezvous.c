@@ -10,6 +10,7 @@
 #include "dist/comm/rendezvous.h"
 
 #include "tensor/clock.h"
+#include "tensor/extend.h"
 #include "tensor/system/temporary.h"
 #include "tensor/system/text.h"
 #include "dist/comm/launch/error_file.h"
@@ -27,6 +28,7 @@
 enum { HOST_BYTES = 288, NAMED_WORLD = 4096 /* ranks: larger worlds' missing ranks are counted */ };
 
 static const double DEFAULT_TIMEOUT = 300;
+static const double LAST_WORDS = 2; /* seconds that a rank which fails waits for a reader */
 /* Seconds for other ranks: to read a failure; to leave. For an answer after the time-out. */
 static const double LINGER = 1, LEAVE = 3, ANSWER = 2;
 
@@ -382,6 +384,7 @@ td_status td_rendezvous(const td_dist_options *options, td_rendezvous_result *re
     td_rendezvous_plan plan;
     options = options != NULL ? options : &defaults;
     *result = (td_rendezvous_result){ 0 };
+    td_set_last_words(LAST_WORDS);
     if (getenv("TANDEM_ERROR_FILE") != NULL) {
         td_error_report_fatal(); /* fatal errors go to the launcher, too */
     }
