@@ -272,15 +272,15 @@ static void add_options(job *j)
                  "Share of the labels that is spread over all classes; 0: none",
                  .resume = CLI_RESTORE),
         cli_real("clip-grad-norm", &recipe->clip_grad_norm, 0, 1e30,
-                 "Shorten the gradient to this norm where it is longer; 0: not",
+                 "Scale the gradient down to this norm if it is larger; 0: off",
                  .resume = CLI_RESTORE),
         cli_real("ema", &recipe->ema_decay, 0, 0.999999999,
-                 "Average the weights with this decay (0.999) and test with the averages; 0: not",
+                 "Average the weights with this decay (0.999) and test with the averages; 0: off",
                  .resume = CLI_RESTORE),
         cli_int("dp", &j->dp, 0, TD_MAX_DEVICES,
-                "DataParallel: so many devices of this process; 0: one, without it"),
+                "DataParallel: the number of devices of this process; 0: off"),
         cli_int("spawn", &j->spawn, 0, 1024,
-                "DistributedDataParallel: start so many processes here; 0: none"),
+                "DistributedDataParallel: the number of processes to start; 0: off"),
         { 0 }
     };
     train_args_add(args, table);

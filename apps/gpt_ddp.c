@@ -3,11 +3,11 @@
  *     gpt_ddp --data tinyshakespeare.txt --nprocs 2
  *     gpt_ddp --data tinyshakespeare.txt --nprocs 4 --shard 3
  *
- * What differs from lesson 12: td_spawn starts the processes, td_ddp averages their gradients, and
- * the loader deals one order of windows to all. So the batch of 12 is divided by the processes, and
- * the losses are those of one process. With --shard N the ranks also divide the optimizer's state
- * (1), the gradients (2) and the weights (3) among themselves, as lesson 11 explains; the numbers
- * stay the same. */
+ * New compared with lesson 12: td_spawn starts the processes, td_ddp averages their gradients, and
+ * the loader gives each process its part of one order of windows. The processes divide the batch of
+ * 12 among themselves, so the losses are the same as with one process. With --shard N they also
+ * divide the optimizer's state (1), the gradients (2) and the weights (3) among themselves, as
+ * lesson 11 explains; the numbers stay the same. */
 #include <tandem.h>
 
 #include <stdlib.h>
@@ -69,7 +69,7 @@ static int train(int local_rank, void *unused)
         td_die();
     }
 
-    /* One order of windows for all ranks; each takes every ranks-th. */
+    /* All ranks draw the same order of windows; with n ranks each takes every nth. */
     td_dataset *train_set = open_text(text, context, false);
     td_dataset *val_set = open_text(text, context, true);
     td_loader *loader =

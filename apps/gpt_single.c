@@ -1,14 +1,15 @@
 /* Lesson 12: a GPT learns to write, on one device.
  *
- * The model reads text as tokens, here bytes, and learns what comes next: for each of 64 places in
- * a window of the text a probability for each of 256 bytes. Then the program lets the model write:
- * it draws a next byte, appends it, and asks again. The program is nanoGPT's small one for a CPU
- * (karpathy/nanoGPT, config/train_shakespeare_char.py): four layers, 800,000 parameters.
+ * The model reads text as tokens, here bytes, and learns what comes next: it
+ * computes, for each of 64 places in a window of the text, a probability for each of 256 bytes.
+ * Then the model writes: the program draws the next byte, appends it, and asks the model again. The
+ * sizes are nanoGPT's for a CPU (karpathy/nanoGPT, config/train_shakespeare_char.py): four layers,
+ * 800,000 parameters.
  *
  *     gpt_single --data tinyshakespeare.txt       2,000 steps: two or three minutes
  *     gpt_single --resume gpt_single.safetensors --steps 4000
  *
- * What differs from lesson 5: windows of one text in place of images, a loss that the model
+ * New compared with lesson 5: windows of one text instead of images, a loss that the model
  * computes itself, a learning rate that follows a schedule, and a run that can be resumed. */
 #include <tandem.h>
 
@@ -76,7 +77,7 @@ int main(int argc, char **argv)
     int64_t context = td_gpt_options_of(net).context;
 
     /* The data. A sample is a window of the text, x, and the same one byte later, y. Training draws
-     * windows at random; an "epoch" is so many that there is an evaluation behind it. */
+     * windows at random; an "epoch" is the batches between two evaluations. */
     text = text != NULL ? text : getenv("TANDEM_TEXT");
     if (text == NULL) {
         text = "*/*.c";
@@ -117,8 +118,8 @@ int main(int argc, char **argv)
         for (td_batch batch; td_loader_next(loader, &batch); step++) {
             td_optim_set_lr(optim, td_schedule_lr(&schedule, (double)step));
             TD_STEP {
-                /* The model of two inputs: tokens and what follows them. Its loss is the mean
-                 * cross-entropy over all places of all windows. */
+                /* A forward of two inputs: tokens, and the tokens that follow them. It returns the
+                 * mean cross-entropy over all places of all windows. */
                 td_tensor *loss = td_forward2(net, batch.x, batch.y);
                 td_zero_grad(optim);
                 td_backward(loss);

@@ -7,7 +7,7 @@
 typedef struct cifar_source {
     const char *folder; /* --data; NULL: $TANDEM_DATA, else data/cifar10 */
     bool download;      /* fetch it into the folder if it is not there */
-    int64_t limit;      /* so many training and test images at most; 0: all */
+    int64_t limit;      /* the most training and test images; 0: all */
     uint64_t seed;      /* of the crops and flips, and of the synthetic set */
 } cifar_source;
 

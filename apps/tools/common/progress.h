@@ -28,7 +28,7 @@ typedef struct progress_point {
 } progress_point;
 
 void progress_begin(progress *p, bool speaks, int64_t steps_left);
-/* An epoch of so many steps begins: what lies between two epochs (a test, a checkpoint) is no
+/* An epoch of `steps` steps begins: what lies between two epochs (a test, a checkpoint) is no
  * step's time. */
 void progress_epoch(progress *p, int64_t steps);
 void progress_step(progress *p, const progress_point *now);

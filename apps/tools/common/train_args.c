@@ -107,7 +107,7 @@ static void file_options(train_args *args, const char *save_help)
         cli_int("save-every", &args->files.save_every, 0, 1e6,
                 "Epochs between two checkpoints; 0: none"),
         cli_int("save-every-steps", &args->files.save_every_steps, 0, 1e9,
-                "Write a checkpoint also after so many steps, so that little is lost; 0: no"),
+                "Write a checkpoint after every N steps, too; 0: off"),
         cli_flag("save-async", &args->files.save_async,
                  "Let training go on while the disk writes a checkpoint"),
         cli_text("save-model", "PATH", &args->files.save_model,
