@@ -30,8 +30,10 @@ static td_tensor *forward(td_tensor *x, td_tensor *label, td_tensor *w, double p
     return loss;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    static const td_option none[] = { { 0 } };
+    td_read_options(argc, argv, "", none); /* --help, and no other option */
     td_tensor *x = td_from((float[]){ 2 }, TD_SHAPE(1, 1), TD_F32, TD_CPU);
     td_tensor *label = td_from((int64_t[]){ 1 }, TD_SHAPE(1), TD_I64, TD_CPU);
     td_tensor *w = td_from((float[]){ 0.5f, 0 }, TD_SHAPE(2, 1), TD_F32, TD_CPU);
