@@ -68,9 +68,8 @@ td_status td_submit(td_group *group, td_collective *c, double timeout, td_work *
 /* A collective in a group of one: the result is the input. */
 void td_run_alone(const td_collective *c, td_device device);
 
-/* A handle for a collective, used again or new, and back. With the lock. NULL: out of memory. */
+/* A handle for a collective, used again or new. With the lock. NULL: out of memory. */
 td_work *td_work_take(td_group *group, const td_collective *c, double timeout);
-void td_work_give(td_queue *q, td_work *work);
 
 /* A handle for a collective that was launched on a GPU; engine NULL: for a collective that has
  * ended already, in a group of one. NULL with td_last_error() when memory is short. */

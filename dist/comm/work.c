@@ -33,7 +33,7 @@ td_work *td_work_take(td_group *group, const td_collective *c, double timeout)
     return work;
 }
 
-void td_work_give(td_queue *q, td_work *work)
+static void work_give(td_queue *q, td_work *work)
 {
     work->next = q->unused;
     q->unused = work;
@@ -84,7 +84,7 @@ static td_status join_device(td_work *work, double timeout)
         status = work->device->type->join(work->device, work->ticket);
     }
     pthread_mutex_lock(&group->queue.lock);
-    td_work_give(&group->queue, work);
+    work_give(&group->queue, work);
     pthread_mutex_unlock(&group->queue.lock);
     return status;
 }
@@ -116,7 +116,7 @@ td_status td_work_wait(td_work *work, double timeout)
     }
     td_host_copy *staged = work->staged;
     work->staged = NULL;
-    td_work_give(q, work);
+    work_give(q, work);
     pthread_mutex_unlock(&q->lock);
     return staged != NULL ? td_staged_end(group, staged, status) : status;
 }

@@ -22,11 +22,6 @@ static td_table_entry *table_find(const td_table *table, const char *key)
     return found != NULL ? *found : NULL;
 }
 
-const td_table_entry *td_table_find(const td_table *table, const char *key)
-{
-    return table_find(table, key);
-}
-
 char *td_bytes_copy(const void *bytes, size_t size)
 {
     char *copy = malloc(size + 1);
@@ -84,7 +79,8 @@ bool td_table_set(td_table *table, const char *key, const void *value, size_t si
     return true;
 }
 
-bool td_table_delete(td_table *table, const char *key)
+/* Whether the key was there. */
+static bool table_delete(td_table *table, const char *key)
 {
     td_table_entry *entry = table_find(table, key);
     if (entry == NULL) {
@@ -161,7 +157,7 @@ static td_status compare_set(td_table *table, const td_store_request *r,
     size_t size = entry != NULL ? entry->size : 0;
     if (size == r->value.size && (size == 0 || memcmp(entry->value, r->value.data, size) == 0)) {
         TD_TRY(set(table, r->key, r->desired, answer));
-        entry = td_table_find(table, r->key);
+        entry = table_find(table, r->key);
     }
     answer_value(answer, entry);
     return TD_OK;
@@ -176,7 +172,7 @@ static void answer_bool(td_table_answer *answer, bool yes)
 
 td_status td_table_serve(td_table *table, const td_store_request *r, td_table_answer *answer)
 {
-    const td_table_entry *entry = td_table_find(table, r->key);
+    const td_table_entry *entry = table_find(table, r->key);
     *answer = (td_table_answer){ 0 };
     switch (r->op) {
     case TD_STORE_SET:
@@ -190,7 +186,7 @@ td_status td_table_serve(td_table *table, const td_store_request *r, td_table_an
     case TD_STORE_COMPARE_SET:
         return compare_set(table, r, entry, answer);
     case TD_STORE_DELETE:
-        answer->changed = td_table_delete(table, r->key);
+        answer->changed = table_delete(table, r->key);
         answer_bool(answer, answer->changed);
         return TD_OK;
     case TD_STORE_CHECK:

@@ -17,11 +17,8 @@ typedef struct td_table {
     size_t bytes, limit; /* of all keys and values; the most, 0: no limit */
 } td_table;              /* zero: empty */
 
-/* NULL: there is no such key. */
-const td_table_entry *td_table_find(const td_table *table, const char *key);
 /* Copies the value. false: out of memory, or over the limit; the table is as it was. */
 bool td_table_set(td_table *table, const char *key, const void *value, size_t size);
-bool td_table_delete(td_table *table, const char *key); /* whether the key was there */
 void td_table_clear(td_table *table);
 
 /* `size` bytes and a '\0', malloc'ed; NULL: out of memory. */

@@ -198,7 +198,8 @@ static td_p2p_buffer *send_parting(td_p2p_engine *g, int r, td_p2p_parting *part
     return buffer;
 }
 
-void td_p2p_part(void *engine, td_status status, const char *reason)
+/* Tells all other ranks why this rank leaves, and closes the connections. Any thread; only once. */
+static void p2p_part(void *engine, td_status status, const char *reason)
 {
     td_p2p_engine *g = engine;
     pthread_mutex_lock(&g->lock);
@@ -347,7 +348,7 @@ static void p2p_destroy(void *engine)
     td_p2p_engine *g = engine;
     if (g->p2p != NULL) {
         td_p2p_end_messages(g, LINGER);
-        td_p2p_part(g, TD_OK, "");
+        p2p_part(g, TD_OK, "");
         p2p_free_buffer(g, g->mine_buffer);
         for (int r = 0; r < g->size; r++) {
             p2p_free_buffer(g, g->peers[r].heard_buffer);
@@ -419,7 +420,7 @@ static uint64_t p2p_moved(void *engine)
 #define P2P_ENGINE(NAME, CANNOT_ABORT, LOOK)                                                       \
     {                                                                                              \
         .name = NAME, .cannot_abort = CANNOT_ABORT, .init = p2p_init, .run = td_p2p_run,           \
-        .start = td_p2p_start, .poll = td_p2p_poll, .abort = td_p2p_part, .entered = p2p_entered,  \
+        .start = td_p2p_start, .poll = td_p2p_poll, .abort = p2p_part, .entered = p2p_entered,     \
         .look = LOOK, .cpu_seconds = p2p_cpu_seconds, .moved = p2p_moved, .destroy = p2p_destroy   \
     }
 

@@ -89,9 +89,6 @@ td_status td_p2p_compare(const td_p2p_engine *g, const td_collective *c, int r,
 
 void td_p2p_fill_header(td_p2p_header *header, uint64_t turn, const td_collective *c);
 
-/* Tells all other ranks why this rank leaves, and closes the connections. Any thread; only once. */
-void td_p2p_part(void *engine, td_status status, const char *reason);
-
 /* The library's time-out for a transfer: a few seconds after the deadline, at which the watchdog
  * ends the transfer. */
 double td_p2p_patience(const td_collective *c);
