@@ -14,11 +14,11 @@ table='
 nn/onnx
 nn/models/zoo                 nn/models/registry.c s/^#define ZOO.*/#define ZOO/
 data/download
-data/images                   tandem.h /data.images/d
+data/images                   tandem.h /^.include.*data.images/d
 data/text                     tandem.h /^#include.*data.text/d
 dist/comm/engines/p2p/mpi
 dist/comm/engines/p2p         dist/comm/registry.c /td_p2p_engine_find/d
-dist/shard                    tandem.h /dist.shard/d
+dist/shard                    tandem.h /^.include.*dist.shard/d
 dist/sync_bn
 dist/dp
 dist/trace
