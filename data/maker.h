@@ -24,7 +24,7 @@ int64_t td_batch_samples(const td_batch_plan *plan, int64_t batch);
 
 typedef struct td_batch_maker td_batch_maker;
 typedef struct td_batch_maker_type {
-    /* An epoch of so many samples begins, or goes on elsewhere, with batch `first`. */
+    /* An epoch of `samples` samples begins, or goes on elsewhere, with batch `first`. */
     void (*start)(td_batch_maker *m, const int64_t *order, int64_t samples, uint64_t epoch,
                   int64_t first);
     /* Puts workers to rest and drops what they have assembled. NULL: there are none. */

@@ -47,7 +47,7 @@ static void read_options(job *j, int argc, char **argv)
         cli_real("width", &j->width, 0.01, 16, "Multiplies the channels of the three blocks"),
         cli_int("limit", &j->limit, 0, 1e9,
                 "Use the first N images only, of the training and the test set; 0: all"),
-        cli_int("runs", &j->runs, 1, 1e6, "So many runs, with seeds that follow each other"),
+        cli_int("runs", &j->runs, 1, 1e6, "The number of runs, with seeds that follow each other"),
         cli_int("seed", &args->seed, 0, 9e15, "Of the first run"),
         cli_flag("plain-test", &j->plain_test,
                  "Test on each image once instead of on six views of it"),

@@ -61,7 +61,7 @@ static bool server_grow(td_tcp_server *s)
     return true;
 }
 
-/* Ends a connection of a stranger if there are so many: the oldest one from where most come from.
+/* Ends a connection of a stranger if there are too many: the oldest one from where most come from.
  * So one host that opens connections and says nothing pushes out its own, not those of a rank whose
  * hello takes longer on its way. */
 static void limit_strangers(td_tcp_server *s, int most)
