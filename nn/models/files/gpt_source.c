@@ -78,7 +78,9 @@ static td_status gpt_visit(gpt_source *s, td_module *net, bool values)
         float *to = all;
         for (int k = 0; k < count && status == TD_OK; k++) {
             status = values ? s->read(s, &pieces[k], to) : s->check(s, &pieces[k]);
-            to += values ? pieces[k].rows * pieces[k].columns : 0;
+            if (values) {
+                to += pieces[k].rows * pieces[k].columns;
+            }
         }
         if (values && status == TD_OK) {
             td_write(t, all, TD_F32);
