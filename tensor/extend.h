@@ -170,7 +170,7 @@ const char *td_device_describe(td_device device);
 td_dtype td_precision_dtype(td_precision precision);
 
 /* The number of CPUs that this process may use: those that it may run on, but no more than its
- * containers' quotas of CPU time allow (rounded up). */
+ * containers' quotas of CPU time allow (rounded down). */
 int td_count_cpus(void);
 /* Sets the number of processes of this host that share its CPUs; thread pools of the default size
  * change. Call it between steps. td_dist_init calls it, and td_dist_destroy calls it with 1. */

@@ -76,7 +76,8 @@ static void look_at_cpus(const char *folder, bool second, void *result)
     if (!second) {
         period = (long long)read_number(folder, "cpu.cfs_period_us", "", 0);
     }
-    double cpus = period > 0 && quota > 0 ? ceil((double)quota / (double)period) : INT_MAX;
+    double cpus =
+        period > 0 && quota > 0 ? fmax(1.0, floor((double)quota / (double)period)) : INT_MAX;
     *least = cpus < *least ? (int)cpus : *least;
 }
 

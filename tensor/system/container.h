@@ -13,7 +13,7 @@ typedef struct td_container_memory {
 td_container_memory td_container_memory_now(void);
 
 /* How many CPUs' time the quotas of those groups pay (docker --cpus, a Kubernetes limit), rounded
- * up, at least 1. INT_MAX: no quota. */
+ * down, at least 1. INT_MAX: no quota. */
 int td_container_cpus_now(void);
 
 /* The same from other places than /proc/self/cgroup and /sys/fs/cgroup; for tests. */

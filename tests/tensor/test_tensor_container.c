@@ -90,7 +90,7 @@ static void test_cpus_of_version2(void **state)
     put("root/jobs/one/cpu.max", "max 100000\n");
     assert_int_equal(cpus("0::/jobs/one\n"), INT_MAX);
     put("root/jobs/cpu.max", "250000 100000\n"); /* the group above pays two and a half */
-    assert_int_equal(cpus("0::/jobs/one\n"), 3);
+    assert_int_equal(cpus("0::/jobs/one\n"), 2);
     put("root/jobs/one/cpu.max", "20000 100000\n");
     assert_int_equal(cpus("0::/jobs/one\n"), 1);
     put("root/cpu.max", "200000 50000\n");
@@ -117,7 +117,7 @@ static void test_cpus_of_version1(void **state)
     put("root/cpu/job/step/cpu.cfs_quota_us", "-1\n");
     put("root/cpu/job/step/cpu.cfs_period_us", "100000\n");
     assert_int_equal(cpus(groups), 3);
-    put("root/cpu/job/step/cpu.cfs_quota_us", "100001\n");
+    put("root/cpu/job/step/cpu.cfs_quota_us", "299999\n"); /* at most as many as are paid */
     assert_int_equal(cpus(groups), 2);
     temp_make_folder("root/cpu,cpuacct"); /* where no link has the short name */
     put("root/cpu,cpuacct/cpu.cfs_quota_us", "1000\n");
