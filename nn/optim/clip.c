@@ -7,56 +7,60 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* The gradients of which a rank has something. */
-typedef struct grad_list {
+/* Goes over the gradients of which this rank has something, in the order of registration, so that
+ * the layout in memory does not change a sum. */
+typedef struct clip_walk {
     const td_params *params;
-    td_tensor **grads;
-    td_tensor *parts; /* headers of those of which the rank has a part */
-    int count;
-} grad_list;
+    int next;
+    td_tensor part; /* the header of one of which the rank has a part */
+} clip_walk;
 
-/* In the order of registration, so that the layout in memory does not change the sum. */
-static grad_list list_gradients(td_params *params, td_site at)
+static td_tensor *clip_next(clip_walk *w) /* NULL: that was all */
 {
-    td_params_follow(params);
-    size_t room = (size_t)td_params_count(params) + 1;
-    grad_list l = { .params = params,
-                    .grads = calloc(room, sizeof(td_tensor *)),
-                    .parts = calloc(room, sizeof *l.parts) };
-    TD_REQUIRE(l.grads != NULL && l.parts != NULL, at,
-               "clipping: no memory for a list of gradients");
-    for (int i = 0; i < td_params_count(params); i++) {
-        td_tensor *grad = td_params_grad_here(params, i, &l.parts[i]);
-        if (grad != NULL) {
-            l.grads[l.count++] = grad;
-        }
+    td_tensor *grad = NULL;
+    while (grad == NULL && w->next < td_params_count(w->params)) {
+        grad = td_params_grad_here(w->params, w->next++, &w->part);
     }
-    return l;
+    return grad;
 }
 
-static void free_list(grad_list *l)
+static void scale_all(const td_params *params, double scale)
 {
-    free(l->grads);
-    free(l->parts);
-}
-
-static void scale_all(const grad_list *l, double scale)
-{
-    for (int i = 0; !(scale >= 1.0) && i < l->count; i++) { /* NaN: makes all NaN, as in PyTorch */
-        td_kernels_of(td_device_of(l->grads[i]))
-            ->unary(TD_UNARY_mul_scalar, l->grads[i], l->grads[i], scale, 0.0);
+    clip_walk w = { .params = params };
+    for (td_tensor *g; !(scale >= 1.0) && (g = clip_next(&w)) != NULL;) { /* NaN: makes all NaN */
+        td_kernels_of(td_device_of(g))->unary(TD_UNARY_mul_scalar, g, g, scale, 0.0);
     }
 }
 
-static double clip_by_host(const grad_list *l, double max_norm)
+static double clip_by_host(const td_params *params, double max_norm)
 {
     double sum = 0.0;
-    for (int i = 0; i < l->count; i++) {
-        sum += td_kernels_of(td_device_of(l->grads[i]))->sum_of_squares(l->grads[i]);
+    clip_walk w = { .params = params };
+    for (td_tensor *g; (g = clip_next(&w)) != NULL;) {
+        sum += td_kernels_of(td_device_of(g))->sum_of_squares(g);
     }
-    td_params_sum(l->params, &sum, 1);
+    td_params_sum(params, &sum, 1);
     double norm = sqrt(sum);
-    scale_all(l, max_norm / (norm + 1e-6));
+    scale_all(params, max_norm / (norm + 1e-6));
+    return norm;
+}
+
+/* By a device's own kernel, which takes all gradients at once; no rank has only a part of one. */
+static double clip_by_device(td_params *params, const td_kernels *kernels, double max_norm,
+                             td_site at)
+{
+    int count = 0;
+    td_tensor **grads = calloc((size_t)td_params_count(params) + 1, sizeof *grads);
+    TD_REQUIRE(grads != NULL, at, "td_clip_grad_norm: no memory for a list of gradients");
+    clip_walk w = { .params = params };
+    for (td_tensor *g; (g = clip_next(&w)) != NULL;) {
+        grads[count++] = g;
+    }
+    double norm = NAN;
+    kernels->clip(grads, count,
+                  count == td_params_count(params) ? td_params_flat_grad(params) : NULL, max_norm,
+                  td_recorder_now() == NULL ? &norm : NULL);
+    free(grads);
     return norm;
 }
 
@@ -106,20 +110,21 @@ static double largest_of_ranks(const td_params *params, double mine, td_site at)
     return mine;
 }
 
-static double clip_by_power(const grad_list *l, double max_norm, double p, td_site at)
+static double clip_by_power(const td_params *params, double max_norm, double p, td_site at)
 {
     double all = 0.0;
-    for (int i = 0; i < l->count; i++) {
-        double one = td_numel(l->grads[i]) > 0 ? power_sum(l->grads[i], p, at) : 0.0;
+    clip_walk w = { .params = params };
+    for (td_tensor *g; (g = clip_next(&w)) != NULL;) {
+        double one = td_numel(g) > 0 ? power_sum(g, p, at) : 0.0;
         all = isfinite(p) ? all + one : larger(all, one);
     }
     if (isfinite(p)) {
-        td_params_sum(l->params, &all, 1);
+        td_params_sum(params, &all, 1);
     } else {
-        all = largest_of_ranks(l->params, all, at);
+        all = largest_of_ranks(params, all, at);
     }
     double norm = isfinite(p) ? pow(all, 1.0 / p) : all;
-    scale_all(l, max_norm / (norm + 1e-6));
+    scale_all(params, max_norm / (norm + 1e-6));
     return norm;
 }
 
@@ -130,30 +135,26 @@ double td_clip_grad_norm_at(td_clip_options o, td_site at)
     TD_REQUIRE(o.max_norm >= 0.0 && p > 0.0, at,
                "td_clip_grad_norm: max_norm is %g and norm_type %g; they must be positive",
                o.max_norm, p);
+    td_params_follow(params);
     const td_kernels *kernels = td_kernels_of(td_device_of(td_params_flat(params)));
-    grad_list l = list_gradients(params, at);
     double norm = NAN;
     if (p != 2.0) {
         td_not_recordable("td_clip_grad_norm with norm_type %g: the host computes it", p);
-        norm = clip_by_power(&l, o.max_norm, p, at);
+        norm = clip_by_power(params, o.max_norm, p, at);
     } else if (kernels->clip != NULL && !td_params_sums(params)) {
-        bool whole = l.count == td_params_count(params);
-        kernels->clip(l.grads, l.count, whole ? td_params_flat_grad(params) : NULL, o.max_norm,
-                      td_recorder_now() == NULL ? &norm : NULL);
+        norm = clip_by_device(params, kernels, o.max_norm, at);
     } else {
-        norm = clip_by_host(&l, o.max_norm);
+        norm = clip_by_host(params, o.max_norm);
     }
-    free_list(&l);
     return td_recorder_now() == NULL ? norm : NAN;
 }
 
 void td_clip_grad_value_at(td_params *params, double limit, td_site at)
 {
     TD_REQUIRE(limit >= 0.0, at, "td_clip_grad_value: the limit is %g; it must be positive", limit);
-    grad_list l = list_gradients(params, at);
-    for (int i = 0; i < l.count; i++) {
-        td_kernels_of(td_device_of(l.grads[i]))
-            ->unary(TD_UNARY_clamp, l.grads[i], l.grads[i], -limit, limit);
+    td_params_follow(params);
+    clip_walk w = { .params = params };
+    for (td_tensor *g; (g = clip_next(&w)) != NULL;) {
+        td_kernels_of(td_device_of(g))->unary(TD_UNARY_clamp, g, g, -limit, limit);
     }
-    free_list(&l);
 }

@@ -4,6 +4,7 @@
 #include "tests/help/sanitized.h"
 #include "tests/dist/shard_run.h"
 #include "tests/nn/train_job.h"
+#include "nn/module.h"
 #include "tensor/extend.h"
 
 #include <stdarg.h>
@@ -102,6 +103,48 @@ static void settle(void)
 #endif
 }
 
+/* A GPT trains without a call of the allocator, also with its blocks run again. */
+static void check_gpt(const char *model, bool again)
+{
+    int64_t tokens[2 * 33];
+    for (int i = 0; i < 2 * 33; i++) {
+        tokens[i] = i * 31 % 65;
+    }
+    settle();
+    td_module *net = td_model(model);
+    assert_non_null(net);
+    assert_int_equal(td_model_recompute(net, again ? TD_PART_BLOCK : TD_PART_NONE), again ? 2 : 0);
+    td_optim *optim = td_adamw(td_parameters(net), .lr = 1e-3);
+    td_tensor *x = td_from(tokens, TD_SHAPE(2, 33), TD_I64, TD_CPU);
+    td_memory_stats memory = { 0 };
+    long calls = 0;
+    for (int i = 0; i < WARM_UP + STEPS; i++) {
+        TD_STEP {
+            td_tensor *loss = td_forward2(net, x, x);
+            td_zero_grad(optim);
+            td_backward(loss);
+            td_clip_grad_norm(td_parameters(net), 1.0);
+            td_optim_step(optim);
+        }
+        if (i == WARM_UP - 1) {
+            memory = td_step_memory(TD_CPU);
+            calls = atomic_load(&allocations);
+        }
+    }
+    assert_int_equal(atomic_load(&allocations), calls);
+    check_same_memory(memory, td_step_memory(TD_CPU));
+    td_free(x);
+    td_optim_free(optim);
+    td_module_free(net);
+}
+
+static void test_gpt(void **state)
+{
+    (void)state;
+    check_gpt("gpt-nano layers=2 vocabulary=65", false);
+    check_gpt("gpt-nano layers=2 vocabulary=65 dropout=0.1 rope rms_norm swiglu kv_heads=2", true);
+}
+
 static void test_resnet(void **state)
 {
     (void)state;
@@ -197,6 +240,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sharded), /* before this process has threads */
         cmocka_unit_test(test_resnet),
+        cmocka_unit_test(test_gpt),
         cmocka_unit_test(test_loader_and_mlp),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -83,7 +83,8 @@ td_status config_override(train_args *keys, char *const *words, int count);
  * for all kinds. */
 void config_get(const cli_option *key, char *text, size_t size);
 
-/* All values as YAML that config_read reads back to the same values. Written beside and renamed. */
+/* All values as YAML that config_read reads back to the same values. Written under another name,
+ * then renamed. */
 td_status config_write(const train_args *keys, const char *path);
 /* The same to a stream, with each key's help as a comment. */
 void config_describe(const train_args *keys, FILE *out);
