@@ -380,7 +380,7 @@ PUBLIC  := tandem.h tensor/extend.h tensor/f16.h tensor/part.h tensor/extra/dlpa
            data/inspect.h data/text/tokenizer.h
 headers = $(sort $(filter %.h %.def,$(shell $(CC) -I. -MM $(PUBLIC))))
 TO       = $(DESTDIR)$(PREFIX)
-TOOLS   := tdrun train_net test_net predict tokenize plot_runs cifar_resnet18
+TOOLS   := tdrun train_net test_net predict gpt tokenize plot_runs cifar_resnet18
 install: lib $(addprefix $(B)/apps/,$(TOOLS)) ## libraries, headers, tandem.pc and programs into $(PREFIX); DESTDIR=...
 	@install -d "$(TO)/lib/pkgconfig" "$(TO)/bin"
 	install -m 644 $(LIB) "$(TO)/lib"

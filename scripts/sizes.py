@@ -51,7 +51,7 @@ PLAN = [
     ("dist/trace", 300),
     ("apps", 3700),
     ("apps/library", 100),
-    ("apps/tools/*", 5360),
+    ("apps/tools/*", 6050),
 ]
 PRODUCT_PLAN = 77500
 ROOTS = ("tensor", "autograd", "nn")  # what a learner reads first

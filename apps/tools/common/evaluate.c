@@ -75,16 +75,17 @@ static void close_part(train_run *r)
 td_status train_check_evaluation(const train_run *r, const td_evaluation *e)
 {
     if (e->seen == 0) {
-        return td_fail(TD_E_ARG, "no image was tested");
+        return td_fail(TD_E_ARG, "no %s was tested", r->task->tokens ? "token" : "image");
     }
     return isfinite(e->loss)
                ? TD_OK
                : td_fail(TD_E_ARG,
                          "the test's loss is %g over %" PRId64
-                         " images: weights or running statistics are so large, or so far from the "
+                         " %s: weights or running statistics are so large, or so far from the "
                          "data, that numbers overflow: try a lower %s, or larger batches; "
                          "--debug-nan names the operation where it began",
-                         e->loss, e->seen, r->args.words.lr);
+                         e->loss, e->seen, r->task->tokens ? "tokens" : "images",
+                         r->args.words.lr);
 }
 
 td_status train_evaluate(train_run *r, int64_t batch_size, td_evaluation *e)

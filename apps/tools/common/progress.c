@@ -56,9 +56,9 @@ static void draw(progress *p, const progress_point *now)
     progress_eta(p, left, sizeof(left));
     snprintf(text, sizeof(text),
              "epoch %" PRId64 "/%" PRId64 "  step %" PRId64 "/%" PRId64
-             "  %.0f images/s  loss %.4f%s  ETA %s",
+             "  %.0f %s/s  loss %.4f%s  ETA %s",
              now->epoch, now->epochs, now->step, now->steps, progress_rate(p, now->batch),
-             now->loss, accuracy, left);
+             p->tokens ? "tokens" : "images", now->loss, accuracy, left);
     fprintf(stderr, "\r\033[K%.*s", terminal_width(), text);
     fflush(stderr);
     p->shown = true;

@@ -1,5 +1,5 @@
 /* What a training run shows: whole lines on stdout and, when stderr is a terminal, one live line
- * below them: epoch, step, images per second, loss, accuracy, time left. */
+ * below them: epoch, step, images or tokens per second, loss, accuracy, time left. */
 #ifndef APPS_TOOLS_PROGRESS_H
 #define APPS_TOOLS_PROGRESS_H
 
@@ -9,6 +9,7 @@
 
 typedef struct progress {
     bool speaks;         /* prints anything: on rank 0 */
+    bool tokens;         /* "tokens/s", not "images/s" */
     bool live;           /* there is a terminal */
     bool shown;          /* the live line stands there now */
     int64_t steps_left;  /* in the whole run */
@@ -24,7 +25,7 @@ typedef struct progress_point {
     int64_t step, steps;   /* in this epoch, from 1 */
     int64_t batch;         /* samples in this step */
     double loss;
-    double accuracy; /* 0..1; negative: not counted */
+    double accuracy; /* 0..1; negative or NaN: not counted */
 } progress_point;
 
 void progress_begin(progress *p, bool speaks, int64_t steps_left);

@@ -1,4 +1,4 @@
-/* The training loop of cifar_resnet18 and train_net. */
+/* The training loop of cifar_resnet18, train_net and gpt. */
 #include "apps/tools/common/train.h"
 #include "tensor/clock.h"
 
@@ -32,12 +32,12 @@ double train_epoch_loss(const train_run *r)
 
 double train_epoch_accuracy(const train_run *r)
 {
-    return r->state.sums[0] / (double)r->state.seen;
+    return r->task->tokens ? NAN : r->state.sums[0] / (double)r->state.seen;
 }
 
 double train_epoch_accuracy_k(const train_run *r)
 {
-    return r->state.sums[1] / (double)r->state.seen;
+    return r->task->tokens ? NAN : r->state.sums[1] / (double)r->state.seen;
 }
 
 bool train_is_due(int64_t number, int64_t every)
@@ -185,24 +185,23 @@ static td_status learn(void *user, td_tensor *const *inputs, td_tensor **results
 
 /* ---- metrics ---- */
 
-static const char *const metric_names[TRAIN_METRICS] = {
-    [TRAIN_LOSS] = "train/loss",
-    [TRAIN_EPOCH_LOSS] = "train/epoch_loss",
-    [TRAIN_EPOCH_ACCURACY] = "train/epoch_accuracy",
-    [TRAIN_LR] = "lr",
-    [TRAIN_IMAGES_PER_SECOND] = "images_per_second",
-    [TRAIN_TEST_LOSS] = "test/loss",
-    [TRAIN_TEST_ACCURACY] = "test/accuracy",
-    [TRAIN_EPOCH_ACCURACY_K] = "train/epoch_accuracy_k",
-    [TRAIN_TEST_ACCURACY_K] = "test/accuracy_k",
-    [TRAIN_DATA_WAIT] = "data_wait_seconds",
-    [TRAIN_EPOCH] = "epoch",
-};
+#define METRIC_NAMES(rate)                                                                         \
+    {                                                                                              \
+        [TRAIN_LOSS] = "train/loss", [TRAIN_EPOCH_LOSS] = "train/epoch_loss",                      \
+        [TRAIN_EPOCH_ACCURACY] = "train/epoch_accuracy", [TRAIN_LR] = "lr",                        \
+        [TRAIN_IMAGES_PER_SECOND] = rate, [TRAIN_TEST_LOSS] = "test/loss",                         \
+        [TRAIN_TEST_ACCURACY] = "test/accuracy",                                                   \
+        [TRAIN_EPOCH_ACCURACY_K] = "train/epoch_accuracy_k",                                       \
+        [TRAIN_TEST_ACCURACY_K] = "test/accuracy_k", [TRAIN_DATA_WAIT] = "data_wait_seconds",      \
+        [TRAIN_EPOCH] = "epoch"                                                                    \
+    }
+static const char *const metric_names[2][TRAIN_METRICS] = { METRIC_NAMES("images_per_second"),
+                                                            METRIC_NAMES("tokens_per_second") };
 
 static td_status log_open(train_run *r)
 {
-    return ranks_first() ? metrics_open(r->args.files.log_dir, metric_names, r->task->metrics,
-                                        train_steps_done(r), &r->log)
+    return ranks_first() ? metrics_open(r->args.files.log_dir, metric_names[r->task->tokens],
+                                        r->task->metrics, train_steps_done(r), &r->log)
                          : TD_OK;
 }
 
@@ -231,7 +230,7 @@ td_status train_log_test(const train_run *r, const td_evaluation *e)
         values[i] = NAN;
     }
     values[TRAIN_TEST_LOSS] = e->loss;
-    values[TRAIN_TEST_ACCURACY] = e->accuracy;
+    values[TRAIN_TEST_ACCURACY] = r->task->tokens ? NAN : e->accuracy;
     values[TRAIN_TEST_ACCURACY_K] = e->sums[1] / (double)e->seen;
     values[TRAIN_EPOCH] = (double)(r->state.epoch + 1);
     return r->log != NULL ? metrics_write(r->log, train_steps_done(r), values) : TD_OK;
@@ -286,6 +285,9 @@ static int kind_of(const train_run *r, train_group group)
 static td_status one_step(train_run *r, const td_batch *batch)
 {
     int64_t now = batches_asked(r);
+    if (r->task->step_begins != NULL) {
+        r->task->step_begins(r, now);
+    }
     r->targets[now % RUNNER_DEPTH] = batch->size * td_dataset_targets(r->train);
     TD_TRY(runner_step(&r->runner, kind_of(r, group_of(r, now)), batch));
     TD_TRY(train_autotune_after_step(r));
@@ -384,8 +386,9 @@ static void on_ddp_error(td_status status, const char *message, void *user)
 static td_status show_summary(const train_run *r)
 {
     TD_TRY(td_unshard(r->net));
-    const int64_t *image = r->train->sample_shape.dim;
-    td_shape one = TD_SHAPE(1, image[0], image[1], image[2]);
+    const td_shape *sample = &r->train->sample_shape;
+    td_shape one = { .ndim = sample->ndim + 1, .dim = { 1 } };
+    memcpy(&one.dim[1], sample->dim, (size_t)sample->ndim * sizeof one.dim[0]);
     td_status status = ranks_first() ? td_summary(r->net, one, stdout) : TD_OK;
     td_reshard(r->net);
     return status;
@@ -466,6 +469,7 @@ td_status train_loop(train_run *r)
     signals_catch(ranks_first());
     progress_begin(&r->progress, ranks_first(),
                    r->args.epochs * td_loader_batches(r->loader) - train_steps_done(r));
+    r->progress.tokens = r->task->tokens;
     if (r->task->begins != NULL) {
         r->task->begins(r);
     }

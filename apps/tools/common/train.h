@@ -1,4 +1,4 @@
-/* The training loop of cifar_resnet18 and train_net (train.c), and around it what a run of hours
+/* The training loop of cifar_resnet18, train_net and gpt (train.c), and around it what a run of hours
  * needs: progress, checkpoints, an end on Ctrl-C, going on afterwards to the same bits, a test at
  * the end.
  *
@@ -22,9 +22,11 @@ enum { TRAIN_PATH_BYTES = 4096 };
 
 typedef struct train_run train_run;
 
-/* What is special about a job (apps/cifar_resnet18.c, train_net/classify_task.c). */
+/* What is special about a job (apps/cifar_resnet18.c, train_net/classify_task.c, gpt.c). */
 typedef struct train_task {
     const char *name; /* of the job, in checkpoints: "train_net" */
+    bool tokens;      /* samples are windows of text: tokens are counted instead of images, and
+                       * no accuracy is shown */
     /* The loss and what is counted, in training and tests; user is the train_run, and the batch has
      * x, y and size. NULL: a classifier's, with the recipe's label_smoothing and top_k. The first
      * two sums, divided by what was seen, are an epoch's accuracy and accuracy_k. */
@@ -34,6 +36,8 @@ typedef struct train_task {
     void (*close)(train_run *r);
     void (*begins)(train_run *r);                 /* NULL, or prints a heading */
     void (*epoch_begins)(train_run *r);           /* NULL, or sets what the epoch is trained with */
+    void (*step_begins)(train_run *r, int64_t batch); /* NULL, or sets the learning rate; batch: of
+                                                       * the epoch, from 0 */
     void (*step_done)(train_run *r, double loss); /* prints; loss: of this rank's batch */
     /* After each epoch: prints, and says whether to save and under which name (path, of
      * TRAIN_PATH_BYTES; it is empty before). */
@@ -175,7 +179,8 @@ int64_t train_steps_done(const train_run *r); /* in the whole run */
 
 int64_t train_group_size(const train_run *r); /* batches for one step of the optimizer */
 
-/* Means of the running epoch, over all ranks: of the loss, and of the measure's sums. */
+/* Means of the running epoch, over all ranks: of the loss, and of the measure's sums (with tokens:
+ * NaN). */
 double train_epoch_loss(const train_run *r);
 double train_epoch_accuracy(const train_run *r);
 double train_epoch_accuracy_k(const train_run *r);
@@ -187,7 +192,7 @@ typedef enum train_metric {
     TRAIN_EPOCH_LOSS,
     TRAIN_EPOCH_ACCURACY,
     TRAIN_LR,
-    TRAIN_IMAGES_PER_SECOND,
+    TRAIN_IMAGES_PER_SECOND, /* or tokens */
     TRAIN_TEST_LOSS,
     TRAIN_TEST_ACCURACY,
     TRAIN_FEW_METRICS,
@@ -207,7 +212,7 @@ td_status train_log_test(const train_run *r, const td_evaluation *e);
  * resumed run validates again. Always with the same batch size. Numbers that are not finite are no
  * failure yet. */
 td_status train_evaluate(train_run *r, int64_t batch_size, td_evaluation *result);
-/* TD_E_ARG unless the numbers are those of at least one image, and finite. */
+/* TD_E_ARG unless the numbers are those of at least one target, and finite. */
 td_status train_check_evaluation(const train_run *r, const td_evaluation *e);
 /* The task's measure or, if it has none, a classifier's. user: the train_run. */
 td_tensor *train_measure(td_module *net, const td_batch *batch, td_tensor **sums, void *user);

@@ -1,0 +1,119 @@
+#!/usr/bin/env bash
+# apps/gpt: trains a small GPT, goes on to the same bits after a stop in mid-epoch, writes the same text from the same
+# seed, trains on two ranks as on one, with and without sharding; what it refuses.
+# run: plain
+. "$(dirname "$0")/../help/tap.sh"
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TANDEM_RUN_ID TANDEM_TEXT
+cat nn/*.c >"$work/text.txt"
+cat nn/optim/*.c >"$work/more.txt"
+ln -s "$PWD/nn" "$work/nn"
+tools=$PWD/tests/help
+cd "$work" || exit 1 # checkpoints go here
+gpt=$apps/gpt
+model='gpt-nano layers=2 heads=2 width=32 context=32'
+few=(--data text.txt --preset "$model" --epochs 2 --epoch-steps 20)
+weights() { python3 -I -S "$tools/weights.py" hash "$1"; }
+validations() { grep '^validation' "$1"; }
+
+# ---- training ----
+
+works 'it trains' "$gpt" "${few[@]}" --print-every 10 --save whole.st --save-model model.st --save-best best.st --log-dir log
+says 'the model' '^tandem .*: a GPT of [0-9]+ parameters: 2 layers, 2 heads, width 32, context 32$'
+says 'progress' '^step 10/40  loss 5\.[0-9]+  lr 4\.50e-04  [0-9]+ tokens/s  ETA [0-9:]+$'
+says 'a validation' '^validation  loss 4\.[0-9]+  perplexity [0-9.]+  6\.[0-9]+ bits a token$'
+validations out >whole
+head -1 log/metrics.csv >head
+echo 'step,train/loss,train/epoch_loss,train/epoch_accuracy,lr,tokens_per_second,test/loss,test/accuracy' >expected
+same 'metrics' expected head
+weights model.st >expected
+weights best.st >best
+same 'the best model is the last one' expected best
+
+# ---- going on ----
+
+works 'a checkpoint in mid-epoch' "$gpt" "${few[@]}" --print-every 1 --save-every-steps 7 --save part.st
+"$gpt" "${few[@]}" --print-every 1 --epoch-steps 1500 --save long.st >running 2>&1 &
+pid=$!
+for _ in {1..600}; do
+    grep -q '^step 5/' running && break
+    sleep 0.05
+done
+kill -INT $pid
+wait $pid
+[ $? -eq 130 ]
+tap $? 'Ctrl-C ends it' running
+grep -q 'go on with --resume long.st' running
+tap $? 'it says how to go on' running
+steps=$(($(grep -c '^step' running) + 6))
+[ "$steps" -lt 1500 ]
+tap $? 'it stopped in mid-epoch' running
+works 'it goes on' timeout 100 "$gpt" --resume long.st --data text.txt --print-every 1000 --save-model resumed.st
+says 'from there' '^resumed from long\.st after step [0-9]+ of epoch 1$'
+works 'the run without a stop' timeout 100 "$gpt" "${few[@]}" --epoch-steps 1500 --save-model whole_model.st
+weights resumed.st >resumed
+weights whole_model.st >expected
+same 'the same bits' expected resumed
+works 'other arithmetic, accumulation' "$gpt" "${few[@]}" --precision bf16 --accumulate 2 --clip-grad-norm 0.5 --recompute block --summary
+says 'a batch of two' '1 x 24 windows; 40 steps, seed 1337, bf16'
+works 'a trained model is trained further' "$gpt" --data text.txt --validation more.txt --init model.st --epochs 1 --epoch-steps 5 --save tuned.st
+works 'and goes on' "$gpt" --data text.txt --validation more.txt --resume tuned.st --epochs 2
+
+# ---- writing ----
+
+works 'it writes' "$gpt" --generate 'static ' --model whole.st --length 20
+cp out first
+says 'the prompt comes first' '^static '
+works 'the same again' "$gpt" --generate 'static ' --model model.st --length 20 --threads 1
+same 'from the same seed' first out
+works 'another seed' "$gpt" --generate 'static ' --model model.st --length 20 --seed 2
+! cmp -s first out
+tap $? 'another text' out
+works 'several prompts' "$gpt" --generate 'static ' 'int ' --model model.st --length 20
+sed -n '/^---- 1 ----$/,/^---- 2 ----$/p' out | sed '1d;$d' >alone
+same 'have the texts that they have alone' first alone
+works 'the likeliest tokens' "$gpt" --generate x --model model.st --length 9 --temperature 0 --top-p 0.5 --repetition-penalty 1.1
+works 'until a text' "$gpt" --generate 'static ' --model model.st --length 20 --stop "$(head -c 9 first | tail -c 2)"
+printf 'static \n' >expected
+same 'which is not printed' expected out
+works 'samples while it trains' "$gpt" "${few[@]}" --sample-every 20 --length 9 --save-model sampled.st
+says 'they are marked' '^---- a sample ----$'
+weights sampled.st >sampled
+weights model.st >expected
+same 'they change no bit' expected sampled
+
+# ---- several ranks ----
+
+export OMP_NUM_THREADS=1
+for shard in none optimizer gradients parameters; do
+    works "two ranks, --shard $shard" "$gpt" "${few[@]}" --batch-size 6 --spawn 2 --shard $shard --save-model many.st --sample-every 20 --length 9
+    validations out >many
+    same 'the losses of one rank' whole many
+    weights many.st >sharded
+    [ $shard = none ] && cp sharded plain
+    same 'the bits of plain DDP' plain sharded
+done
+works 'by tdrun' "$apps/tdrun" --nproc-per-node 2 "$gpt" "${few[@]}" --batch-size 6 --save-model many.st
+weights many.st >sharded
+same 'the same bits' plain sharded
+works 'without a text' "$gpt" --preset "$model" --epochs 1 --epoch-steps 2
+says 'it says so' "^\*\*\* No --data: the text is this project's own sources"
+
+# ---- refusals ----
+
+fails 'no such file' 1 'nothing\.txt: cannot be opened' "$gpt" --data nothing.txt
+fails 'no such model' 1 "the nearest name is 'gpt-nano'" "$gpt" --data text.txt --preset gpt-nana
+printf 'too short' >short.txt
+fails 'a text that fills no window' 1 'short\.txt: .* a window of 64' "$gpt" --data short.txt
+printf 'abcdefgh' >plain.bin
+fails 'no vocabulary' 1 '--vocabulary N' "$gpt" --data plain.bin
+works 'a model of other tokens' "$gpt" "${few[@]}" --epochs 1 --epoch-steps 1 --vocabulary 300 --save-model other.st
+fails 'bytes for it' 1 'the model has 300 tokens: .*apps/tokenize' "$gpt" --data text.txt --init other.st
+fails 'bytes of it' 1 'give the --vocab' "$gpt" --generate x --model other.st
+fails 'no prompt' 64 'the value is empty' "$gpt" --generate '' --model model.st
+fails 'no model' 64 'needs --model FILE' "$gpt" --generate x
+fails 'a model that is not asked for' 64 'for --generate TEXT' "$gpt" --model model.st
+fails 'a text as a model' 1 'no safetensors file' "$gpt" --generate x --model text.txt
+fails 'another model for a checkpoint' 1 'give the same to go on' "$gpt" --data text.txt --resume whole.st --preset gpt-mini
+fails 'other data for a checkpoint' 1 'give the same --data' "$gpt" --data more.txt --resume whole.st
+fails 'processes for a text' 64 '--spawn' "$gpt" --generate x --model model.st --spawn 2
+done_testing
