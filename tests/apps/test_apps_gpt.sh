@@ -11,7 +11,7 @@ cd "$work" || exit 1 # checkpoints go here
 model='gpt-nano layers=2 heads=2 width=32 context=32'
 few=(--data text.txt --model "$model" --evaluate-every 6)
 weights() { python3 -I -S "$tools/weights.py" hash "$1"; }
-losses() { grep '^step' "$1" | sed 's/ bytes right//'; }
+losses() { grep -a '^step' "$1" | sed 's/ bytes right//'; }
 
 # ---- on one device ----
 

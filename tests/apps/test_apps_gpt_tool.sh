@@ -13,7 +13,7 @@ gpt=$apps/gpt
 model='gpt-nano layers=2 heads=2 width=32 context=32'
 few=(--data text.txt --preset "$model" --epochs 2 --epoch-steps 20)
 weights() { python3 -I -S "$tools/weights.py" hash "$1"; }
-validations() { grep '^validation' "$1"; }
+validations() { grep -a '^validation' "$1"; }
 
 # ---- training ----
 
