@@ -34,9 +34,10 @@ static td_status train_gpt(train_run *r)
     TD_TRY(train_begin(r));
     td_train(r->net);
     r->net = td_dist_is_initialized() ? train_ddp(r, r->net) : r->net;
-    r->optim = r->net == NULL ? NULL
-                              : td_adamw(td_parameters(r->net), .lr = r->args.lr,
-                                         .beta2 = g->learning.beta2, .weight_decay = g->learning.weight_decay);
+    r->optim = r->net == NULL
+                   ? NULL
+                   : td_adamw(td_parameters(r->net), .lr = r->args.lr, .beta2 = g->learning.beta2,
+                              .weight_decay = g->learning.weight_decay);
     if (r->optim == NULL || td_optim_group(r->optim, is_vector, NULL, 1.0, 0.0) < 0) {
         return TD_E_NOMEM; /* td_last_error has the reason */
     }
@@ -146,7 +147,8 @@ static void training_options(gpt_run *g)
                 "Steps in which the learning rate rises, at most half of all; then it falls along "
                 "a cosine",
                 .resume = CLI_RESTORE),
-        cli_real("min-lr", &g->learning.min_lr, 0, 1e6, "Learning rate at the end", .resume = CLI_RESTORE),
+        cli_real("min-lr", &g->learning.min_lr, 0, 1e6, "Learning rate at the end",
+                 .resume = CLI_RESTORE),
         cli_real("beta2", &g->learning.beta2, 0, 0.999999, "Of AdamW", .resume = CLI_RESTORE),
         cli_real("weight-decay", &g->learning.weight_decay, 0, 1e3, "Of AdamW, for matrices",
                  .resume = CLI_RESTORE),

@@ -84,8 +84,7 @@ td_status train_check_evaluation(const train_run *r, const td_evaluation *e)
                          " %s: weights or running statistics are so large, or so far from the "
                          "data, that numbers overflow: try a lower %s, or larger batches; "
                          "--debug-nan names the operation where it began",
-                         e->loss, e->seen, r->task->tokens ? "tokens" : "images",
-                         r->args.words.lr);
+                         e->loss, e->seen, r->task->tokens ? "tokens" : "images", r->args.words.lr);
 }
 
 td_status train_evaluate(train_run *r, int64_t batch_size, td_evaluation *e)

@@ -1,6 +1,6 @@
-/* The training loop of cifar_resnet18, train_net and gpt (train.c), and around it what a run of hours
- * needs: progress, checkpoints, an end on Ctrl-C, going on afterwards to the same bits, a test at
- * the end.
+/* The training loop of cifar_resnet18, train_net and gpt (train.c), and around it what a run of
+ * hours needs: progress, checkpoints, an end on Ctrl-C, going on afterwards to the same bits, a
+ * test at the end.
  *
  * A program makes the model, the optimizer and the loader; what is special about its data and its
  * output is a train_task. The loop is the same for one process and for many: every rank runs it,
@@ -34,11 +34,11 @@ typedef struct train_task {
     /* Sets train, test and data_name, and prints what the run begins with. */
     td_status (*open)(train_run *r);
     void (*close)(train_run *r);
-    void (*begins)(train_run *r);                 /* NULL, or prints a heading */
-    void (*epoch_begins)(train_run *r);           /* NULL, or sets what the epoch is trained with */
+    void (*begins)(train_run *r);       /* NULL, or prints a heading */
+    void (*epoch_begins)(train_run *r); /* NULL, or sets what the epoch is trained with */
     void (*step_begins)(train_run *r, int64_t batch); /* NULL, or sets the learning rate; batch: of
                                                        * the epoch, from 0 */
-    void (*step_done)(train_run *r, double loss); /* prints; loss: of this rank's batch */
+    void (*step_done)(train_run *r, double loss);     /* prints; loss: of this rank's batch */
     /* After each epoch: prints, and says whether to save and under which name (path, of
      * TRAIN_PATH_BYTES; it is empty before). */
     void (*epoch_done)(train_run *r, double seconds, char *path);

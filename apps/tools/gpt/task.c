@@ -1,5 +1,5 @@
-/* What is special about training a GPT: windows of tokens as data, a loss that the model computes, a
- * learning rate for each step, samples, and a validation after each epoch. */
+/* What is special about training a GPT: windows of tokens as data, a loss that the model computes,
+ * a learning rate for each step, samples, and a validation after each epoch. */
 #include "apps/tools/common/log.h"
 #include "apps/tools/common/ranks.h"
 #include "apps/tools/gpt/gpt_run.h"
@@ -155,7 +155,8 @@ static td_tensor *gpt_measure(td_module *net, const td_batch *batch, td_tensor *
 static void gpt_step_begins(train_run *r, int64_t batch)
 {
     const gpt_run *g = gpt_of(r);
-    double total = (double)(r->args.epochs * g->learning.epoch_steps), warmup = (double)g->learning.warmup;
+    double total = (double)(r->args.epochs * g->learning.epoch_steps),
+           warmup = (double)g->learning.warmup;
     td_schedule schedule = { .kind = TD_SCHEDULE_COSINE,
                              .base_lr = r->args.lr,
                              .min_lr = fmin(g->learning.min_lr, r->args.lr),
@@ -197,11 +198,10 @@ static void gpt_step_done(train_run *r, double loss)
     int64_t step = r->state.epoch * g->learning.epoch_steps + r->state.batch / group;
     progress_eta(&r->progress, left, sizeof left);
     if (train_is_due(step, g->print_every)) {
-        progress_print(&r->progress,
-                       "step %" PRId64 "/%" PRId64 "  loss %.4f  lr %.2e  %.0f tokens/s  ETA %s",
-                       step, r->args.epochs * g->learning.epoch_steps, train_epoch_loss(r),
-                       td_optim_lr(r->optim), progress_rate(&r->progress, r->clock.step_targets),
-                       left);
+        progress_print(
+            &r->progress, "step %" PRId64 "/%" PRId64 "  loss %.4f  lr %.2e  %.0f tokens/s  ETA %s",
+            step, r->args.epochs * g->learning.epoch_steps, train_epoch_loss(r),
+            td_optim_lr(r->optim), progress_rate(&r->progress, r->clock.step_targets), left);
     }
     if (train_is_due(step, g->sample_every)) {
         write_sample(r);
@@ -214,9 +214,8 @@ static void gpt_epoch_done(train_run *r, double seconds, char *path)
 {
     const train_files *files = &r->args.files;
     int64_t epoch = r->state.epoch + 1;
-    progress_print(&r->progress,
-                   "epoch %" PRId64 "/%" PRId64 "  loss %.4f  %.1f s  %.0f tokens/s", epoch,
-                   r->args.epochs, train_epoch_loss(r), seconds,
+    progress_print(&r->progress, "epoch %" PRId64 "/%" PRId64 "  loss %.4f  %.1f s  %.0f tokens/s",
+                   epoch, r->args.epochs, train_epoch_loss(r), seconds,
                    (double)(r->state.seen - r->clock.seen_before) / seconds);
     bool last = epoch == r->args.epochs && files->save_every > 0;
     if (files->save != NULL && (last || train_is_due(epoch, files->save_every))) {
@@ -224,7 +223,8 @@ static void gpt_epoch_done(train_run *r, double seconds, char *path)
     }
 }
 
-/* The best so far is kept as a mean probability of the right token, exp(-loss): larger is better. */
+/* The best so far is kept as a mean probability of the right token, exp(-loss): larger is better.
+ */
 static td_status gpt_validate(train_run *r)
 {
     gpt_run *g = gpt_of(r);
@@ -242,9 +242,8 @@ static td_status gpt_validate(train_run *r)
     if (now < before) {
         snprintf(note, sizeof note, "  (the best was %.4f)", -log(before));
     }
-    progress_print(&r->progress,
-                   "validation  loss %.4f  perplexity %.2f  %.3f bits a token%s", e.loss,
-                   exp(e.loss), e.loss / log(2), note);
+    progress_print(&r->progress, "validation  loss %.4f  perplexity %.2f  %.3f bits a token%s",
+                   e.loss, exp(e.loss), e.loss / log(2), note);
     TD_TRY(train_log_test(r, &e));
     r->state.best = fmax(before, now);
     return now > before && g->save_best != NULL && train_saves_model(r)
@@ -271,26 +270,26 @@ static void gpt_begins(train_run *r)
 {
     const gpt_run *g = gpt_of(r);
     td_gpt_options m = td_gpt_options_of(g->gpt);
-    td_printf_rank0("tandem %s: a GPT of %" PRId64 " parameters: %" PRId64 " layers, %" PRId64
-                    " heads, width %" PRId64 ", context %" PRId64 "\n"
-                    "data: %s; a step: %d x %" PRId64 " windows; %" PRId64
-                    " steps, seed %" PRId64 ", %s; %s\n",
-                    TANDEM_VERSION, td_parameter_count(r->net), m.layers, m.heads, m.width,
-                    m.context, r->data_name, td_dist_world_size(),
-                    r->args.batch_size * train_group_size(r), r->args.epochs * g->learning.epoch_steps,
-                    r->args.seed, train_args_arithmetic(), td_device_describe(r->args.device));
+    td_printf_rank0(
+        "tandem %s: a GPT of %" PRId64 " parameters: %" PRId64 " layers, %" PRId64
+        " heads, width %" PRId64 ", context %" PRId64 "\n"
+        "data: %s; a step: %d x %" PRId64 " windows; %" PRId64 " steps, seed %" PRId64 ", %s; %s\n",
+        TANDEM_VERSION, td_parameter_count(r->net), m.layers, m.heads, m.width, m.context,
+        r->data_name, td_dist_world_size(), r->args.batch_size * train_group_size(r),
+        r->args.epochs * g->learning.epoch_steps, r->args.seed, train_args_arithmetic(),
+        td_device_describe(r->args.device));
 }
 
 const train_task gpt_task = { .name = "gpt",
-                                 .tokens = true,
-                                 .measure = gpt_measure,
-                                 .open = gpt_open_data,
-                                 .close = gpt_close_data,
-                                 .begins = gpt_begins,
-                                 .step_begins = gpt_step_begins,
-                                 .step_done = gpt_step_done,
-                                 .epoch_done = gpt_epoch_done,
-                                 .validate = gpt_validate,
-                                 .latest = gpt_latest,
-                                 .saved = gpt_saved,
-                                 .metrics = TRAIN_FEW_METRICS };
+                              .tokens = true,
+                              .measure = gpt_measure,
+                              .open = gpt_open_data,
+                              .close = gpt_close_data,
+                              .begins = gpt_begins,
+                              .step_begins = gpt_step_begins,
+                              .step_done = gpt_step_done,
+                              .epoch_done = gpt_epoch_done,
+                              .validate = gpt_validate,
+                              .latest = gpt_latest,
+                              .saved = gpt_saved,
+                              .metrics = TRAIN_FEW_METRICS };

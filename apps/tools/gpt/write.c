@@ -102,13 +102,11 @@ static td_status texts_generate(text_writer *w, td_module *gpt, const char *cons
     }
     if (status == TD_OK) {
         const gpt_writing *how = w->how;
-        status = td_gpt_generate(gpt, .prompts = tokens, .prompt_count = w->count,
-                                 .length = how->length,
-                                 .temperature = how->temperature > 0 ? how->temperature : TD_ZERO,
-                                 .top_k = how->top_k, .top_p = how->top_p,
-                                 .repetition_penalty = how->repetition_penalty,
-                                 .seed = (uint64_t)how->seed, .slide = true, .token = take_token,
-                                 .user = w);
+        status = td_gpt_generate(
+            gpt, .prompts = tokens, .prompt_count = w->count, .length = how->length,
+            .temperature = how->temperature > 0 ? how->temperature : TD_ZERO, .top_k = how->top_k,
+            .top_p = how->top_p, .repetition_penalty = how->repetition_penalty,
+            .seed = (uint64_t)how->seed, .slide = true, .token = take_token, .user = w);
     }
     free(tokens);
     return status;
@@ -147,14 +145,14 @@ td_status gpt_write(const gpt_writing *how, td_module *gpt, const char *const *p
     int64_t tokens = td_tokenizer_vocabulary(w.tokenizer);
     w.end_of_text = td_tokenizer_special(w.tokenizer, "<|endoftext|>");
     w.texts = calloc((size_t)count, sizeof *w.texts);
-    td_status status = w.texts == NULL ? td_fail(TD_E_NOMEM, "no memory for %d texts", count)
-                       : tokens > vocabulary || (how->vocab == NULL && tokens != vocabulary)
-                           ? td_fail(TD_E_MISMATCH,
-                                     "the model has %" PRId64 " tokens, and %s %" PRId64
-                                     ": give the --vocab (and --merges) of its training",
-                                     vocabulary, how->vocab != NULL ? how->vocab : "bytes are",
-                                     tokens)
-                           : texts_generate(&w, gpt, prompts);
+    td_status status =
+        w.texts == NULL ? td_fail(TD_E_NOMEM, "no memory for %d texts", count)
+        : tokens > vocabulary || (how->vocab == NULL && tokens != vocabulary)
+            ? td_fail(TD_E_MISMATCH,
+                      "the model has %" PRId64 " tokens, and %s %" PRId64
+                      ": give the --vocab (and --merges) of its training",
+                      vocabulary, how->vocab != NULL ? how->vocab : "bytes are", tokens)
+            : texts_generate(&w, gpt, prompts);
     if (w.texts != NULL) {
         texts_end(&w, status == TD_OK);
     }

@@ -9,7 +9,7 @@
 typedef struct gpt_writing {
     const char *vocab, *merges; /* of the tokenizer; NULL: bytes */
     const char *stop;           /* NULL, or the text before which it ends */
-    bool quiet; /* does not tell that the text may get longer than the context */
+    bool quiet;                 /* does not tell that the text may get longer than the context */
     int64_t length, top_k, seed;
     double temperature, top_p, repetition_penalty;
 } gpt_writing;
