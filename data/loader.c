@@ -73,7 +73,7 @@ int64_t td_loader_room(const td_loader *loader)
 static td_status make_order(td_loader *loader)
 {
     int64_t room = td_loader_room(loader);
-    loader->order.index = malloc((size_t)room * sizeof *loader->order.index);
+    loader->order.index = calloc((size_t)room + 1, sizeof *loader->order.index);
     return loader->order.index != NULL
                ? TD_OK
                : td_fail(TD_E_NOMEM, "loader: no memory for the order of %lld samples",

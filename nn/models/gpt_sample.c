@@ -136,7 +136,7 @@ int64_t td_gpt_sample(double *logits, int64_t vocabulary, const int64_t *tokens,
     if (temperature == 0.0) {
         return best;
     }
-    gpt_choice *all = malloc((size_t)vocabulary * sizeof *all);
+    gpt_choice *all = calloc((size_t)vocabulary, sizeof *all);
     if (all == NULL) {
         return td_fail(TD_E_NOMEM, "td_gpt_generate: no memory to choose a token");
     }
