@@ -183,6 +183,11 @@ td_status td_cifar_open(const char *folder, td_cifar_kind kind, bool train, td_d
  * official address. TD_E_UNSUPPORTED: there is something to download, and tandem was built without
  * libcurl, libarchive or libmd. */
 td_status td_cifar_download(const char *folder, td_cifar_kind kind, const char *url);
+/* Downloads tinyshakespeare, 1.1 MB of Shakespeare's plays in the public domain, which small
+ * language models are tried with, to a file, and checks its MD5 sum; does nothing if the file is
+ * there. url NULL: that of karpathy/char-rnn. TD_E_FORMAT: another file has this name.
+ * TD_E_UNSUPPORTED: tandem was built without libcurl, libarchive or libmd. */
+td_status td_shakespeare_download(const char *path, const char *url);
 
 /* Images [3,32,32] of ten classes of shapes, drawn from a seed, to train on without data and
  * network. Image i has class i % 10. The dataset's `synthetic` is set, because it is not CIFAR. */

@@ -1,6 +1,6 @@
 /* Getting tinyshakespeare: transfer, check, rename. */
+#include "data/data.h"
 #include "data/download/download.h"
-#include "data/text/text.h"
 #include "tensor/system/folders.h"
 
 #include <errno.h>

@@ -70,12 +70,6 @@ td_dataset *td_tokens_open_at(td_tokens_options options, td_site at);
  * below 1, or no memory. */
 td_sampler *td_window_sampler(int64_t samples, uint64_t seed);
 
-/* Downloads tinyshakespeare, 1.1 MB of Shakespeare's plays in the public domain, which small
- * language models are tried with, to a file, and checks its MD5 sum; does nothing if the file is
- * there. url NULL: that of karpathy/char-rnn. TD_E_FORMAT: another file has this name.
- * TD_E_UNSUPPORTED: tandem was built without libcurl, libarchive or libmd. */
-td_status td_shakespeare_download(const char *path, const char *url);
-
 TD_END_C
 
 #endif

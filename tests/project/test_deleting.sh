@@ -24,7 +24,6 @@ dist/dp
 dist/trace
 dist/trace,tensor/observe
 dist/graph,tensor/graph
-dist/graph,tensor/tune
 '
 
 # Links where the file system can, but for what a compiler or make overwrites.
@@ -42,7 +41,7 @@ separate() { # separate TREE: gives it files of its own that are written to in t
 
 # The object files are right for these flags, and what is compiled again needs no optimization.
 library() {
-    make -j2 --no-print-directory -o "$build/flags" CC="$compiler" "${cuda[@]}" EMULATE= SANITIZE= WERROR= TESTS= \
+    make -j2 --no-print-directory -o "$build/flags" -o build/nvcc/flags CC="$compiler" "${cuda[@]}" EMULATE= SANITIZE= WERROR= TESTS= \
         OPTIMIZE=-O0 LDFLAGS=-Wl,-S lib
 }
 unset MAKEFLAGS MFLAGS
