@@ -1,5 +1,6 @@
 /* Tensors: dtypes, creation, access, copies, ends. */
 #include "tests/help/expect_fatal.h"
+#include "tests/help/sanitized.h"
 
 #include "tensor/kernels/element.h"
 #include "tensor/storage.h"
@@ -309,7 +310,7 @@ static void test_null_names_the_failure(void **state)
 static void test_freed_tensors_are_named(void **state)
 {
     (void)state;
-#if defined(__SANITIZE_ADDRESS__)
+#if TD_SANITIZED
     skip();
 #endif
     td_tensor *t = td_zeros(TD_SHAPE(2, 3), TD_F32, TD_CPU);

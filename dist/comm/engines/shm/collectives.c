@@ -65,7 +65,7 @@ static void count_moved(const job *j, int64_t elements)
 
 static void put(const job *j, int64_t from, int64_t k)
 {
-    if (!gives(j, j->shm->rank)) {
+    if (k == 0 || !gives(j, j->shm->rank)) { /* k is 0: the pointers may be NULL */
         return;
     }
     char *area = td_shm_area(j->shm, j->shm->parity, j->shm->rank);
@@ -97,14 +97,14 @@ static void get_reduced(const job *j, int64_t from, int64_t k)
 static void get(const job *j, int64_t from, int64_t k)
 {
     const td_collective *c = j->c;
-    char *out = (char *)c->out + (size_t)from * j->size;
-    if (!takes(j)) {
+    if (k == 0 || !takes(j)) {
         return;
     }
     if (j->kind->reduces) {
         get_reduced(j, from, k);
         return;
     }
+    char *out = (char *)c->out + (size_t)from * j->size;
     for (int r = 0; r < j->shm->size; r++) {
         if (gives(j, r)) {
             int64_t piece = j->kind->takes_all ? r : 0;
