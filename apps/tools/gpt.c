@@ -74,10 +74,10 @@ static td_status gpt_generate(gpt_run *g)
     if (g->gpt == NULL) {
         return td_fail_context(TD_E_FORMAT, "--model");
     }
-    gpt_writing *w = &g->writing;
-    if (w->vocab == NULL) {
-        w->vocab = gpt_noted(g, "vocab", vocab, sizeof vocab);
-        w->merges = gpt_noted(g, "merges", merges, sizeof merges);
+    gpt_writing w = g->writing; /* the tokenizer's paths may be in this function's memory */
+    if (w.vocab == NULL) {
+        w.vocab = gpt_noted(g, "vocab", vocab, sizeof vocab);
+        w.merges = gpt_noted(g, "merges", merges, sizeof merges);
     }
     int count = g->prompts.count + 1;
     const char **prompts = calloc((size_t)count, sizeof *prompts);
@@ -88,8 +88,8 @@ static td_status gpt_generate(gpt_run *g)
     for (int i = 1; i < count; i++) {
         prompts[i] = g->prompts.values[i - 1];
     }
-    w->seed = g->base.args.seed;
-    td_status status = gpt_write(w, g->gpt, prompts, count);
+    w.seed = g->base.args.seed;
+    td_status status = gpt_write(&w, g->gpt, prompts, count);
     free(prompts);
     return status;
 }
