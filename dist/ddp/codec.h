@@ -67,8 +67,8 @@ typedef struct td_powersgd_options {
 extern const td_bucket_codec td_codec_powersgd; /* with usual options */
 
 /* A program gives its own codec to td_ddp (.codec = &my_codec). A codec of the library is a file in
- * ddp/, a line in ddp/parts.h and one in the table of ddp/parts.c; the programs' --comm-hook lists
- * its names in apps/tools/common/train_hook.c.
+ * ddp/extra/, a line in ddp/extra/parts.h and one in the table of ddp/extra/parts.c; the programs'
+ * --comm-hook lists its names in apps/tools/common/train_hook.c.
  *
  * The library's codec of a name; NULL with td_last_error(): there is none. */
 const td_bucket_codec *td_codec_find(const char *name);

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Ctrl-C: on a terminal, from a script, twice; and going on afterwards to the same bits.
+# run: plain
 . "$(dirname "$0")/../help/tap.sh"
 ! why=$(no_terminal) || skip_all 'Ctrl-C on a terminal' "${why#*: }"
 cifar="$apps/cifar_resnet18 --limit 256 --batch-size 8 --epochs 2 --workers 2"
