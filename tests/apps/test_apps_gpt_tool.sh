@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
 # apps/gpt: trains a small GPT, goes on to the same bits after a stop in mid-epoch, writes the same text from the same
-# run: plain
 # seed, trains on two ranks as on one, with and without sharding; what it refuses.
 # run: plain
 . "$(dirname "$0")/../help/tap.sh"
