@@ -236,9 +236,7 @@ static int run(job *j)
         return 1;
     }
     if (j->spawn > 0) {
-        int signal;
-        td_status status = td_spawn(rank_main, j, (int)j->spawn, .stopped_by = &signal);
-        return signal != 0 ? 128 + signal : status != TD_OK ? app_failed(r->app) : 0;
+        return train_spawn(r, rank_main, j, j->spawn);
     }
     return train_main(r, train);
 }

@@ -67,7 +67,7 @@ static const char *gpt_noted(const gpt_run *g, const char *key, char *text, size
 
 static td_status gpt_generate(gpt_run *g)
 {
-    char vocab[512], merges[512];
+    char vocab[CLI_TEXT_BYTES], merges[CLI_TEXT_BYTES];
     TD_TRY(train_args_apply(&g->base.args, gpt_task.name));
     g->init = g->model;
     g->gpt = g->base.net = gpt_make(g, 0);
@@ -113,9 +113,7 @@ static int gpt_begin(gpt_run *g)
         return code;
     }
     if (g->spawn > 0) {
-        int signal;
-        td_status status = td_spawn(gpt_rank_main, g, (int)g->spawn, .stopped_by = &signal);
-        return signal != 0 ? 128 + signal : status != TD_OK ? app_failed(r->app) : 0;
+        return train_spawn(r, gpt_rank_main, g, g->spawn);
     }
     return train_main(r, train_gpt);
 }

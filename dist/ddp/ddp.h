@@ -93,7 +93,8 @@ typedef enum td_divided {
 /* What td_ddp asks a strategy. A strategy's struct begins with its td_strategy; it is gone when
  * td_ddp returns. */
 typedef struct td_strategy_type {
-    /* A fatal error at `at` if the options do not go together. */
+    /* A fatal error at `at` if the options do not go together. TD_DIVIDES_NOTHING: td_ddp does not
+     * open the strategy (td_zero(0)). */
     td_divided (*check)(const td_strategy *self, const td_ddp_options *options, td_site at);
     /* Writes its options, which must be equal on all ranks. */
     void (*describe)(const td_strategy *self, FILE *out);

@@ -115,5 +115,9 @@ fails 'a model that is not asked for' 64 'for --generate TEXT' "$gpt" --model mo
 fails 'a text as a model' 1 'no safetensors file' "$gpt" --generate x --model text.txt
 fails 'another model for a checkpoint' 1 'give the same to go on' "$gpt" --data text.txt --resume whole.st --preset gpt-mini
 fails 'other data for a checkpoint' 1 'give the same --data' "$gpt" --data more.txt --resume whole.st
+fails 'the best of no validation' 1 'needs a validation: --validation FILE' \
+    "$gpt" --data text.txt --val-fraction 0 --save-best best.st
+fails 'a longer text than a checkpoint keeps' 64 '--preset: the value has 2000 bytes, and a checkpoint keeps at most' \
+    "$gpt" --data text.txt --preset "$(printf '%02000d' 0)"
 fails 'processes for a text' 64 '--spawn' "$gpt" --generate x --model model.st --spawn 2
 done_testing

@@ -117,6 +117,10 @@ static bool set_text(const cli_option *option, const char *text, char *why, size
     if (text[0] == '\0') {
         return cli_no(why, size, "the value is empty");
     }
+    if (option->resume != CLI_FORGET && strlen(text) >= CLI_TEXT_BYTES) {
+        return cli_no(why, size, "the value has %zu bytes, and a checkpoint keeps at most %d",
+                      strlen(text), CLI_TEXT_BYTES - 1);
+    }
     if (option->fits != NULL && !option->fits(text)) {
         return cli_no(why, size, "'%s' is not one of %s", text, option->choices);
     }

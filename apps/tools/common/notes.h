@@ -14,7 +14,7 @@ enum { NOTES_MOST = CLI_MAX_OPTIONS + 24 };
 typedef struct notes {
     td_metadata items[NOTES_MOST];
     int count;
-    char keys[NOTES_MOST][64], texts[NOTES_MOST][256];
+    char keys[NOTES_MOST][64], texts[NOTES_MOST][CLI_TEXT_BYTES];
     char *classes; /* names of classes, one a line; NULL: none */
 } notes;
 

@@ -172,6 +172,10 @@ typedef td_status (*train_program)(train_run *r);
 /* Runs the program in this process: alone, or, if the environment says that it is one of several,
  * between joining the others and leaving them. Returns the exit code. */
 int train_main(train_run *r, train_program program);
+/* Starts `ranks` processes here that call rank_main with the program's job, and returns the exit
+ * code: 128 + a signal that stopped them all. */
+int train_spawn(const train_run *r, int (*rank_main)(int local_rank, void *job), void *job,
+                int64_t ranks);
 
 /* ---- for tasks ---- */
 

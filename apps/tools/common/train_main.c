@@ -88,3 +88,11 @@ int train_main(train_run *r, train_program program)
     }
     return code;
 }
+
+int train_spawn(const train_run *r, int (*rank_main)(int local_rank, void *job), void *job,
+                int64_t ranks)
+{
+    int signal;
+    td_status status = td_spawn(rank_main, job, (int)ranks, .stopped_by = &signal);
+    return signal != 0 ? 128 + signal : status != TD_OK ? app_failed(r->app) : 0;
+}

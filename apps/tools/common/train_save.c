@@ -66,7 +66,7 @@ static void note_run(const train_run *r, notes *n)
     notes_add(n, "data", "%s", r->data_name);
     for (int i = 0; i < r->args.option_count; i++) {
         const cli_option *option = &r->args.options[i];
-        char key[64], value[256];
+        char key[64], value[CLI_TEXT_BYTES];
         option_key(option, key, sizeof key);
         cli_get(option, value, sizeof value);
         if (option->resume != CLI_FORGET &&
@@ -269,7 +269,7 @@ static td_status set_from(const char *path, const cli_option *option, const char
 
 static td_status restore_option(const char *path, const cli_option *option, char *text)
 {
-    char key[64], value[256], now[256];
+    char key[64], value[CLI_TEXT_BYTES], now[CLI_TEXT_BYTES];
     option_key(option, key, sizeof(key));
     td_status status = td_checkpoint_metadata(path, key, value, sizeof(value));
     if (status == TD_E_NOTFOUND && option->resume == CLI_RESTORE) {

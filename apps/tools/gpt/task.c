@@ -106,6 +106,10 @@ static td_status gpt_open_data(train_run *r)
         r->args.data = "*/*.c";
         td_printf_rank0("*** No --data: the text is this project's own sources.\n");
     }
+    if (g->save_best != NULL && g->validation == NULL && g->val_fraction <= 0) {
+        return td_fail(TD_E_ARG, "--save-best needs a validation: --validation FILE, or a "
+                                 "--val-fraction above 0");
+    }
     const char *places[] = { r->args.files.save, g->save_best };
     for (int i = 0; i < 2; i++) {
         TD_TRY(places[i] != NULL ? check_can_save(places[i]) : TD_OK);
