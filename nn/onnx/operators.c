@@ -201,6 +201,19 @@ static void pad(td_onnx_graph *g)
 
 /* ---- normalisation, pooling, losses ---- */
 
+/* Whether a last window reaches beyond the padding. ONNX counts a window that begins there as one,
+ * too, PyTorch and tandem do not: where no other does, the file has no ceil_mode. */
+static bool pool_reaches_beyond(const td_onnx_graph *g, const td_pool2d_params *p)
+{
+    const td_tensor *x = &value_in(g, 0)->tensor, *y = &result(g)->tensor;
+    bool beyond = false;
+    for (int d = 0; d < 2; d++) {
+        int64_t room = x->shape[2 + d] + 2 * (int64_t)p->pad[d];
+        beyond |= (y->shape[2 + d] - 1) * p->stride[d] + p->kernel[d] > room;
+    }
+    return beyond;
+}
+
 static void pool(td_onnx_graph *g, const char *type, const char *x, const td_pool2d_params *p,
                  const char *out)
 {
@@ -208,7 +221,8 @@ static void pool(td_onnx_graph *g, const char *type, const char *x, const td_poo
     td_proto extra = average ? INTEGER(count_include_pad, p->count_include_pad) : (td_proto){ 0 };
     td_onnx_put(g, type, out, TD_IN(x),
                 TD_WITH(sides("kernel_shape", p->kernel, 2), sides("strides", p->stride, 2),
-                        sides("pads", p->pad, 4), INTEGER(ceil_mode, p->ceil_mode), extra));
+                        sides("pads", p->pad, 4), INTEGER(ceil_mode, pool_reaches_beyond(g, p)),
+                        extra));
 }
 
 /* [+ add] [relu or gelu] [max_pool] behind it, as the library fuses them. */
