@@ -165,6 +165,9 @@ td_tensor *td_embedding_at(td_embedding_options options, td_site at);
 td_tensor *td_dropout2d_at(td_tensor *x, double p, td_philox_key key, uint64_t counter, td_site at);
 td_tensor *td_detach_at(td_tensor *x, td_site at); /* the same memory, without gradient */
 td_tensor *td_cast_at(td_tensor *x, td_dtype dtype, td_site at); /* floats keep their gradient */
+/* A copy of x on another device; x itself if it is there. The gradient is copied back. So a model
+ * may have a part on each of several devices. */
+td_tensor *td_to_at(td_tensor *x, td_device device, td_site at);
 
 /* Arithmetic in place: t += u (u broadcasts to t) and t *= s. Not recorded for backward. Allowed on
  * tensors without gradients, inside or outside a step; on a parameter only between td_no_grad_begin
@@ -222,6 +225,7 @@ TD_END_C
     td_embedding_at((td_embedding_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 #define td_detach(...) td_detach_at(__VA_ARGS__, TD_HERE)
 #define td_cast(...) td_cast_at(__VA_ARGS__, TD_HERE)
+#define td_to(...) td_to_at(__VA_ARGS__, TD_HERE)
 #define td_add_(...) td_add_inplace_at(__VA_ARGS__, TD_HERE)
 #define td_mul_scalar_(...) td_mul_scalar_inplace_at(__VA_ARGS__, TD_HERE)
 #define td_conv2d(...) td_conv2d_at((td_conv2d_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
