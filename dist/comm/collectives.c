@@ -165,18 +165,38 @@ static td_group *check_other(td_group *group, int peer, const char *what)
     return group;
 }
 
+static td_message_name message_name(const char *text)
+{
+    td_message_name name = { { 0 } };
+    size_t length = strlen(text);
+    TD_REQUIRE(length <= sizeof name.text, TD_NOWHERE,
+               "the name of a message has at most %zu characters, and '%s' has more",
+               sizeof name.text, text);
+    memcpy(name.text, text, length);
+    return name;
+}
+
+td_status td_send_named(td_group *group, const td_tensor *t, int to, const char *name,
+                        td_work **work)
+{
+    td_collective c = { .kind = TD_COLLECTIVE_SEND, .peer = to, .name = message_name(name) };
+    return collective_call(check_other(group, to, "send"), c, NULL, t, work);
+}
+
+td_status td_recv_named(td_group *group, td_tensor *t, int from, const char *name, td_work **work)
+{
+    td_collective c = { .kind = TD_COLLECTIVE_RECV, .peer = from, .name = message_name(name) };
+    return collective_call(check_other(group, from, "recv"), c, t, NULL, work);
+}
+
 td_status td_send(td_group *group, const td_tensor *t, int to, td_work **work)
 {
-    group = check_other(group, to, "send");
-    return collective_call(group, (td_collective){ .kind = TD_COLLECTIVE_SEND, .peer = to }, NULL,
-                           t, work);
+    return td_send_named(group, t, to, "", work);
 }
 
 td_status td_recv(td_group *group, td_tensor *t, int from, td_work **work)
 {
-    group = check_other(group, from, "recv");
-    return collective_call(group, (td_collective){ .kind = TD_COLLECTIVE_RECV, .peer = from }, t,
-                           NULL, work);
+    return td_recv_named(group, t, from, "", work);
 }
 
 /* ---- barriers and numbers ---- */

@@ -51,6 +51,13 @@ td_status td_all_to_all(td_group *group, td_tensor *out, const td_tensor *in, td
 td_status td_all_gather_unit(td_group *group, td_tensor *out, const td_tensor *in, int unit,
                              td_work **work);
 
+/* td_send and td_recv with a name for the message, of at most 8 characters. A message that arrives
+ * under another name is an error that gives both names. So two messages of one shape cannot take
+ * each other's place without being noticed. */
+td_status td_send_named(td_group *group, const td_tensor *t, int to, const char *name,
+                        td_work **work);
+td_status td_recv_named(td_group *group, td_tensor *t, int from, const char *name, td_work **work);
+
 /* ---- other ---- */
 
 /* Agrees on an outcome: TD_OK if it is `mine` on all ranks; otherwise all ranks get the status of

@@ -24,6 +24,11 @@ typedef enum td_collective_kind {
     TD_COLLECTIVE_COUNT
 } td_collective_kind;
 
+/* What a sender calls a message, for the receiver to compare; zeros: nothing. */
+typedef struct td_message_name {
+    char text[8]; /* ends with a zero only if it is shorter */
+} td_message_name;
+
 typedef struct td_collective {
     td_collective_kind kind;
     td_dtype dtype;
@@ -31,10 +36,11 @@ typedef struct td_collective {
     int peer;       /* root, the other rank of a send or receive, an all-gather's unit */
     const void *in; /* in == out: in place */
     void *out;
-    int64_t count;   /* elements per rank; if there are `size` pieces, elements of one piece */
-    uint64_t number; /* in its group, from 1; sends and receives have numbers of their own */
-    double deadline; /* seconds on CLOCK_MONOTONIC */
-    bool background; /* on the communication thread: do not spin, other threads compute */
+    int64_t count;        /* elements per rank; if there are `size` pieces, elements of one piece */
+    uint64_t number;      /* in its group, from 1; sends and receives have numbers of their own */
+    double deadline;      /* seconds on CLOCK_MONOTONIC */
+    bool background;      /* on the communication thread: do not spin, other threads compute */
+    td_message_name name; /* of a send or receive */
 } td_collective;
 
 /* Which ranks give data to a collective, or take its result. */
@@ -63,6 +69,7 @@ typedef struct td_entered {
     td_dtype dtype;
     td_reduction op;
     int peer;
+    td_message_name name;
 } td_entered;
 
 enum { TD_NOTE_BYTES = 96 };

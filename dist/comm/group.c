@@ -174,10 +174,6 @@ static td_status make_group(int rank, int size, const int *ranks, const char *la
         group->engine_type = find_engine(ranks, size);
         status = start_engine(group, ranks);
     }
-    if (status == TD_OK && group->engine != NULL) {
-        status = td_queue_start(group);
-        status = status == TD_OK ? td_watchdog_start(group) : status;
-    }
     if (status != TD_OK) {
         td_group_end(group);
         return status;

@@ -3,6 +3,7 @@
 
 #include "tensor/clock.h"
 #include "dist/comm/group.h"
+#include "dist/comm/watchdog.h"
 #include "tensor/system/thread.h"
 #include "tensor/hooks.h"
 #include "tensor/backend.h"
@@ -258,6 +259,32 @@ static td_status submit_alone(td_group *group, const td_collective *c, td_work *
     return handle == NULL || *handle != NULL ? TD_OK : TD_E_NOMEM;
 }
 
+/* A group's threads start when they are first needed, so that groups that nobody uses cost none:
+ * the watchdog with the first collective, the communication thread with the first that the caller
+ * does not run itself. With the lock. */
+static td_status start_threads(td_group *group, bool communicates)
+{
+    td_queue *q = &group->queue;
+    TD_TRY(group->watch.on ? TD_OK : td_watchdog_start(group));
+    if (communicates && !q->started) {
+        int error = td_thread_start(&q->thread, communicate, group);
+        if (error != 0) {
+            return td_fail(TD_E_NOMEM, "no thread for communication: %s", strerror(error));
+        }
+        q->started = true;
+    }
+    return TD_OK;
+}
+
+/* Without the lock. The other ranks wait for a collective that cannot be queued here. */
+static td_status fail_submit(td_group *group)
+{
+    char text[TD_CAUSE_BYTES];
+    snprintf(text, sizeof text, "%s; the other ranks wait for a collective", td_last_error());
+    td_group_break(group, TD_E_NOMEM, text);
+    return td_fail(TD_E_NOMEM, "%s", text);
+}
+
 td_status td_submit(td_group *group, td_collective *c, double timeout, td_work **handle)
 {
     td_queue *q = &group->queue;
@@ -272,21 +299,20 @@ td_status td_submit(td_group *group, td_collective *c, double timeout, td_work *
     }
     pthread_mutex_lock(&q->lock);
     c->number = is_message(c->kind) ? ++q->messages : ++q->collectives;
-    bool free = !q->busy && q->head == NULL && q->active == NULL;
-    if (handle == NULL && free && !is_message(c->kind)) {
-        td_status status = run_here(group, c, timeout);
+    bool here = handle == NULL && !q->busy && q->head == NULL && q->active == NULL;
+    td_status status = start_threads(group, !here);
+    if (status == TD_OK && here && !is_message(c->kind)) {
+        status = run_here(group, c, timeout);
         pthread_mutex_unlock(&q->lock);
         return status;
     }
-    td_work *work = td_work_take(group, c, timeout);
+    td_work *work = status == TD_OK ? td_work_take(group, c, timeout) : NULL;
     if (work == NULL) {
         pthread_mutex_unlock(&q->lock);
-        td_fail(TD_E_NOMEM, "out of memory for a collective; the other ranks wait for it");
-        td_group_break(group, TD_E_NOMEM, td_last_error());
-        return TD_E_NOMEM;
+        return fail_submit(group);
     }
     queue_append(q, work);
-    if (handle == NULL && free) { /* a message, together with those that other threads queue */
+    if (here) { /* a message, together with those that other threads queue */
         q->busy = true;
         drive_messages(group, work, false);
         engine_is_free(q);
@@ -329,17 +355,6 @@ void td_queue_init(td_queue *q)
     pthread_mutex_init(&q->lock, NULL);
     td_condition_init(&q->wake);
     td_condition_init(&q->done);
-}
-
-td_status td_queue_start(td_group *group)
-{
-    td_queue *q = &group->queue;
-    int error = td_thread_start(&q->thread, communicate, group);
-    if (error != 0) {
-        return td_fail(TD_E_NOMEM, "no thread for communication: %s", strerror(error));
-    }
-    q->started = true;
-    return TD_OK;
 }
 
 void td_queue_stop(td_group *group)

@@ -54,8 +54,6 @@ typedef struct td_queue {
 } td_queue;
 
 void td_queue_init(td_queue *q);
-/* Starts the communication thread of a group that has an engine. */
-td_status td_queue_start(td_group *group);
 /* Ends the communication thread, if there is one. Outstanding works fail. The watchdog must still
  * run meanwhile and uses the queue, so call td_queue_free after both have ended. */
 void td_queue_stop(td_group *group);
@@ -68,7 +66,8 @@ td_status td_submit(td_group *group, td_collective *c, double timeout, td_work *
 /* A collective in a group of one: the result is the input. */
 void td_run_alone(const td_collective *c, td_device device);
 
-/* A handle for a collective, used again or new. With the lock. NULL: out of memory. */
+/* A handle for a collective, used again or new. With the lock. NULL with td_last_error() when
+ * memory is short. */
 td_work *td_work_take(td_group *group, const td_collective *c, double timeout);
 
 /* A handle for a collective that was launched on a GPU; engine NULL: for a collective that has

@@ -77,7 +77,8 @@ td_entered td_entered_of(const td_collective *c)
                          .dtype = c->dtype,
                          .op = c->op,
                          .peer = c->peer,
-                         .count = c->count };
+                         .count = c->count,
+                         .name = c->name };
 }
 
 /* ---- comparing ---- */
@@ -86,6 +87,29 @@ bool td_entered_match(const td_entered *a, const td_entered *b)
 {
     return a->number == b->number && a->kind == b->kind && a->dtype == b->dtype && a->op == b->op &&
            a->peer == b->peer && a->count == b->count;
+}
+
+/* ", named 'F0.1'"; nothing for a message without a name. */
+static const char *describe_name(const td_message_name *name, char text[32])
+{
+    snprintf(text, 32, name->text[0] != '\0' ? ", named '%.*s'" : "", (int)sizeof name->text,
+             name->text);
+    return text;
+}
+
+td_status td_compare_message(const td_entered *sent, const td_collective *c, int rank)
+{
+    char theirs[32], mine[32];
+    if (sent->count == c->count && sent->dtype == c->dtype &&
+        memcmp(&sent->name, &c->name, sizeof c->name) == 0) {
+        return TD_OK;
+    }
+    return td_fail(TD_E_MISMATCH,
+                   "a message does not match: rank %d sends %lld elements of %s%s (its message "
+                   "number %llu), and rank %d wants to receive %lld of %s%s",
+                   c->peer, (long long)sent->count, td_dtype_name(sent->dtype),
+                   describe_name(&sent->name, theirs), (unsigned long long)sent->number, rank,
+                   (long long)c->count, td_dtype_name(c->dtype), describe_name(&c->name, mine));
 }
 
 td_status td_compare_entered(const td_entered *entered, int size)

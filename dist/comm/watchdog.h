@@ -20,6 +20,10 @@ void td_describe_entered(const td_entered *entered, char *text, size_t size);
 /* Whether two ranks' collectives match: same kind, dtype, operation, root and size. */
 bool td_entered_match(const td_entered *a, const td_entered *b);
 
+/* Fails unless the message that has arrived, as its sender describes it, is the one that c receives
+ * on `rank`. */
+td_status td_compare_message(const td_entered *sent, const td_collective *c, int rank);
+
 /* Fails unless all match; the message says which rank has called what. */
 td_status td_compare_entered(const td_entered *entered, int size);
 

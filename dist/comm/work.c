@@ -16,6 +16,7 @@ td_work *td_work_take(td_group *group, const td_collective *c, double timeout)
     } else {
         work = calloc(1, sizeof *work);
         if (work == NULL) {
+            td_fail(TD_E_NOMEM, "out of memory for the handle of a collective");
             return NULL;
         }
         work->older = q->newest;
@@ -46,7 +47,6 @@ td_work *td_work_of_device(td_group *group, const td_collective *c, td_device_en
     td_work *work = td_work_take(group, c, group->timeout);
     pthread_mutex_unlock(&group->queue.lock);
     if (work == NULL) {
-        td_fail(TD_E_NOMEM, "out of memory for the handle of a collective");
         return NULL;
     }
     work->begun = work->queued;

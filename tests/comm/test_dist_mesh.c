@@ -11,6 +11,7 @@
 #include "tests/help/temp_folder.h"
 #include "tensor/extend.h"
 
+#include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -113,6 +114,54 @@ static int run_groups(int rank, int size, void *arg)
     td_mesh_free(NULL);
     td_dist_destroy();
     return 0;
+}
+
+/* The number of this process's threads. */
+static int count_threads(void)
+{
+    DIR *tasks = opendir("/proc/self/task");
+    REQUIRE(tasks != NULL);
+    int count = 0;
+    for (const struct dirent *task; (task = readdir(tasks)) != NULL;) {
+        count += task->d_name[0] != '.';
+    }
+    closedir(tasks);
+    return count;
+}
+
+/* A group costs threads only where it is used: none, the watchdog, and the communication thread for
+ * what the caller does not wait for. (gloo has threads of its own.) */
+static int run_threads(int rank, int size, void *arg)
+{
+    (void)arg;
+    procs_init(rank, size, 20);
+    td_mesh *mesh;
+    REQUIRE_OK(td_mesh_new("dp=2,rep=2", &mesh));
+    td_group *dp = td_mesh_group(mesh, "dp"), *rep = td_mesh_group(mesh, "rep");
+    int before = count_threads();
+    REQUIRE(dp != NULL && rep != NULL && td_mesh_group(mesh, "rep+dp") != NULL);
+    REQUIRE(count_threads() == before);
+    double one = 1.0;
+    REQUIRE_OK(td_all_reduce_numbers(dp, &one, 1));
+    REQUIRE(count_threads() == before + 1);
+    td_tensor *t = td_zeros(TD_SHAPE(3), TD_F32, TD_CPU);
+    td_work *work;
+    REQUIRE_OK(td_all_reduce(dp, t, TD_SUM, &work));
+    REQUIRE_OK(td_work_wait(work, 0));
+    REQUIRE(count_threads() == before + 2);
+    td_free(t);
+    td_mesh_free(mesh);
+    REQUIRE(count_threads() == before);
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_threads(void **state)
+{
+    (void)state;
+    if (procs_are_over("shm")) {
+        procs_succeed(4, LIMIT, run_threads, NULL);
+    }
 }
 
 static void test_groups(void **state)
@@ -545,6 +594,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_text),
         cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_threads),
         cmocka_unit_test(test_other_texts),
         cmocka_unit_test(test_shared_memory_inside_a_host),
         cmocka_unit_test(test_hybrid_sharding),

@@ -108,8 +108,6 @@ static td_group *make_group(const td_engine_type *type, toy_engine *engine, doub
     group->engine_type = type;
     group->engine = engine;
     td_queue_init(&group->queue);
-    assert_int_equal(td_queue_start(group), TD_OK);
-    assert_int_equal(td_watchdog_start(group), TD_OK);
     return group;
 }
 

@@ -35,6 +35,7 @@ typedef enum difference {
     ROOT,
     MEMORY,
     MESSAGE,
+    SWAPPED,
     DIFFERENCES
 } difference;
 
@@ -77,10 +78,10 @@ static int with_a_difference(int rank, int size, void *arg)
     REQUIRE_OK(td_barrier(NULL));
     *fault_at = td_clock();
     td_status status;
-    if (what == MESSAGE) {
-        td_tensor *t = td_zeros(TD_SHAPE(rank == 0 ? 3 : 4), TD_F32, TD_CPU);
-        status = rank == 0   ? td_send(NULL, t, 1, NULL)
-                 : rank == 1 ? td_recv(NULL, t, 0, NULL)
+    if (what == MESSAGE || what == SWAPPED) {
+        td_tensor *t = td_zeros(TD_SHAPE(rank == 0 && what == MESSAGE ? 3 : 4), TD_F32, TD_CPU);
+        status = rank == 0   ? td_send_named(NULL, t, 1, "F0.1", NULL)
+                 : rank == 1 ? td_recv_named(NULL, t, 0, what == SWAPPED ? "F0.2" : "F0.1", NULL)
                              : td_barrier(NULL);
         if (status == TD_OK) {
             status = td_barrier(NULL);
@@ -104,7 +105,8 @@ static void test_differences(void **state)
         [OPERATION] = "rank 2 calls all_reduce number 2 (f32, 40000 elements, max)",
         [ROOT] = "rank 2 calls broadcast number 2 (f32, 40000 elements, root 1)",
         [MEMORY] = "rank 2 calls group_memory number 2 (400 bytes)",
-        [MESSAGE] = "rank 0 sends 3 elements of f32 (its message number 1",
+        [MESSAGE] = "rank 0 sends 3 elements of f32, named 'F0.1' (its message number 1",
+        [SWAPPED] = "rank 0 sends 4 elements of f32, named 'F0.1' (its message number 1",
     };
     static procs_end ends[RANKS];
     for (int i = 0; i < fault_repeats(); i++) {

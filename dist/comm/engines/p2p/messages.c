@@ -4,6 +4,7 @@
  * A small message is copied, so its sender is done at once; the copy is sent when the receiver asks
  * for it. The sender of a large message must wait. */
 #include "dist/comm/engines/p2p/p2p.h"
+#include "dist/comm/watchdog.h"
 
 #include "tensor/clock.h"
 
@@ -74,21 +75,6 @@ static td_p2p_result message_look(const td_p2p_engine *g, const request *r, td_p
     td_p2p_result result = r->sends ? g->api->wait_send(buffer, 0) : g->api->wait_recv(buffer, 0);
     *done = result == TD_P2P_OK;
     return result;
-}
-
-/* Fails: the message that arrived is not the expected one. */
-static td_status compare(const td_p2p_engine *g, const request *r)
-{
-    const td_collective *c = r->c;
-    if (r->sends || (r->header.what.count == c->count && r->header.what.dtype == c->dtype)) {
-        return TD_OK;
-    }
-    return td_fail(TD_E_MISMATCH,
-                   "a message does not match: rank %d sends %lld elements of %s (its message "
-                   "number %llu), and rank %d wants to receive %lld of %s",
-                   c->peer, (long long)r->header.what.count, td_dtype_name(r->header.what.dtype),
-                   (unsigned long long)r->header.what.number, g->rank, (long long)c->count,
-                   td_dtype_name(c->dtype));
 }
 
 /* Frees the copies that have been sent. */
@@ -183,8 +169,8 @@ td_status td_p2p_poll(void *engine, void *handle, bool *done)
     /* Before the looks: a rank that has all may leave at any moment, and then all has been sent. */
     bool gone = r->sends && td_p2p_is_closed(g, r->c->peer);
     td_p2p_result result = message_look(g, r, r->header_buffer, &r->header_done);
-    if (result == TD_P2P_OK && !known) {
-        status = compare(g, r);
+    if (result == TD_P2P_OK && !known && !r->sends) {
+        status = td_compare_message(&r->header.what, r->c, g->rank);
     }
     if (result == TD_P2P_OK && status == TD_OK) {
         result = message_look(g, r, r->data, &r->data_done);

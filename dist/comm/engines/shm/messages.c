@@ -6,6 +6,7 @@
  * Messages of one pair are sent in order: each gets a ticket, and waits until the earlier ones are
  * done. Messages of different pairs do not block each other. */
 #include "dist/comm/engines/shm/shm.h"
+#include "dist/comm/watchdog.h"
 
 #include "tensor/clock.h"
 
@@ -55,9 +56,8 @@ static bool send_pieces(td_shm *shm, td_shm_request *request)
         }
         int64_t left = message_bytes(c) - request->moved;
         int64_t bytes = left < (int64_t)shm->slot_bytes ? left : (int64_t)shm->slot_bytes;
-        box->slot[filled % TD_SHM_SLOTS] = (td_shm_slot){
-            .count = c->count, .number = c->number, .dtype = c->dtype, .bytes = (uint32_t)bytes
-        };
+        box->slot[filled % TD_SHM_SLOTS] =
+            (td_shm_slot){ .what = td_entered_of(c), .bytes = (uint32_t)bytes };
         if (bytes > 0) {
             memcpy(slot_data(shm, box, filled), (const char *)c->in + request->moved,
                    (size_t)bytes);
@@ -67,20 +67,6 @@ static bool send_pieces(td_shm *shm, td_shm_request *request)
         atomic_store(&box->filled, filled + 1);
     }
     return any;
-}
-
-/* Fails: the message that arrived is not the expected one. */
-static td_status fail_mismatch(td_shm *shm, const td_collective *c, const td_shm_slot *slot)
-{
-    td_status status = td_fail(
-        TD_E_MISMATCH,
-        "a message does not match: rank %d sends %lld elements of %s (its message number %llu to "
-        "rank %d), and rank %d wants to receive %lld of %s",
-        c->peer, (long long)slot->count, td_dtype_name((td_dtype)slot->dtype),
-        (unsigned long long)slot->number, shm->rank, shm->rank, (long long)c->count,
-        td_dtype_name(c->dtype));
-    td_shm_break(shm, status, td_last_error());
-    return status;
 }
 
 static td_status receive_pieces(td_shm *shm, td_shm_request *request, bool *any)
@@ -94,8 +80,10 @@ static td_status receive_pieces(td_shm *shm, td_shm_request *request, bool *any)
             break;
         }
         const td_shm_slot *slot = &box->slot[taken % TD_SHM_SLOTS];
-        if (!request->begun && (slot->count != c->count || slot->dtype != (uint32_t)c->dtype)) {
-            return fail_mismatch(shm, c, slot);
+        td_status status = request->begun ? TD_OK : td_compare_message(&slot->what, c, shm->rank);
+        if (status != TD_OK) {
+            td_shm_break(shm, status, td_last_error());
+            return status;
         }
         if (slot->bytes > 0) {
             memcpy((char *)c->out + request->moved, slot_data(shm, box, taken), slot->bytes);

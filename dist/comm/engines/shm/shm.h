@@ -57,10 +57,8 @@ typedef struct td_shm_rank {
 } td_shm_rank;
 
 typedef struct td_shm_slot {
-    int64_t count; /* of the whole message */
-    uint64_t number;
-    uint32_t dtype;
-    uint32_t bytes; /* of this piece */
+    td_entered what; /* the whole message */
+    uint32_t bytes;  /* of this piece */
 } td_shm_slot;
 
 /* A mailbox from one rank to another. The slots' data follows it in memory. */
