@@ -37,5 +37,6 @@
 #include "data/text/text.h"
 #include "dist/dist.h"
 #include "dist/shard/zero.h"
+#include "dist/slices/slices.h"
 
 #endif

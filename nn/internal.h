@@ -12,15 +12,16 @@
 typedef struct td_module_node {
     td_module module; /* first, so that the two pointers are the same */
     td_module *parent;
-    size_t state_size;       /* bytes */
-    char *path;              /* from the top: "layer1.0.conv1" */
-    char *label;             /* for messages: "layer1.0.conv1 (Conv2d)" */
-    char **tensor_paths;     /* the tensors' names from the top: "layer1.0.conv1.weight" */
-    td_module_part part;     /* td_module_mark */
-    bool recompute;          /* td_recompute */
-    bool failed;             /* something could not be added: td_module_finish gives up */
-    td_params *params;       /* of the top of a model; made by td_parameters */
-    const td_around *around; /* the outermost; NULL: none */
+    size_t state_size;                /* bytes */
+    char *path;                       /* from the top: "layer1.0.conv1" */
+    char *label;                      /* for messages: "layer1.0.conv1 (Conv2d)" */
+    char **tensor_paths;              /* the tensors' names from the top: "layer1.0.conv1.weight" */
+    td_module_part part;              /* td_module_mark */
+    bool recompute;                   /* td_recompute */
+    bool failed;                      /* something could not be added: td_module_finish gives up */
+    td_params *params;                /* of the top of a model; made by td_parameters */
+    const struct td_slicing *slicing; /* of the top; NULL: no rank has only slices of tensors */
+    const td_around *around;          /* the outermost; NULL: none */
     /* What td_model made the model with. */
     td_model_record record;
 } td_module_node;

@@ -28,8 +28,9 @@ struct td_params {
     int extra_count;
     td_params_peers peers;
     td_params_training training;
-    bool deferred; /* there is no memory yet: td_params_spread makes it */
-    bool freed;    /* with its model */
+    const struct td_slicing *slicing; /* nn/shared/slices.h; NULL: there are no slices */
+    bool deferred;                    /* there is no memory yet: td_params_spread makes it */
+    bool freed;                       /* with its model */
 };
 
 /* Where each parameter begins, in the given order, and how long the whole becomes. */

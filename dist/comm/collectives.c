@@ -11,12 +11,13 @@
 
 /* ---- checks: programming mistakes ---- */
 
-static void check_tensor(const td_tensor *t, const char *what)
+static void check_tensor(const td_tensor *t, bool blocks, const char *what)
 {
     TD_REQUIRE(t != NULL, TD_NOWHERE, "td_%s: a tensor is NULL", what);
     td_check_alive(t, TD_NOWHERE);
-    TD_REQUIRE(t->step == 0, TD_NOWHERE,
-               "td_%s: %s belongs to a step; collectives need persistent tensors: td_clone it",
+    TD_REQUIRE(t->step == 0 || blocks, TD_NOWHERE,
+               "td_%s: %s belongs to a step, whose end does not wait for queued collectives: pass "
+               "work NULL, or td_clone the tensor",
                what, td_label(t));
     TD_REQUIRE(td_is_dense(t), TD_NOWHERE, "td_%s: the elements of %s do not lie side by side",
                what, td_label(t));
@@ -78,11 +79,11 @@ static td_status collective_call(td_group *group, td_collective c, td_tensor *ou
     const int taken = in_place ? 1 : td_pieces_taken(&c, group->rank, group->size);
     const td_tensor *t = given > 0 ? in : out;
     if (given > 0) {
-        check_tensor(in, what);
+        check_tensor(in, work == NULL, what);
         c.in = td_ptr(in);
     }
     if (taken > 0) {
-        check_tensor(out, what);
+        check_tensor(out, work == NULL, what);
     }
     if (given > 0 && taken > 0 && !in_place) {
         check_pieces(group->size, kind, out, in, what);

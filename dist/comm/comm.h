@@ -61,8 +61,9 @@ int td_dist_local_world_size(void); /* the number of ranks on this host */
 
 /* ---- collectives ----
  *
- * Tensors are persistent and dense, are on the CPU (or on a GPU, if the backend supports that), are
- * of any dtype, and have the same shape and dtype on all ranks. Elements are taken in memory order.
+ * Tensors are dense, are on the CPU (or on a GPU, if the backend supports that), are of any dtype,
+ * and have the same shape and dtype on all ranks. They are persistent; a collective that blocks
+ * (work NULL) takes tensors of a step, too. Elements are taken in memory order.
  *
  * All ranks call the same collectives of a group in the same order. Every collective of CPU memory
  * checks that sequence number, operation, dtype and size agree; NCCL's collectives do not.

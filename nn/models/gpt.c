@@ -17,23 +17,23 @@ enum { GPT_NO_LABEL = -100 }; /* PyTorch's ignore_index */
 
 typedef struct attention_state {
     td_module *c_attn, *c_proj, *dropout; /* dropout NULL: none */
-    int64_t heads, kv_heads, layer;
-    double rope_base;          /* 0: positions are added to the embedding */
-    const td_gpt_cache *cache; /* NULL: none */
+    int64_t heads, kv_heads, rows, layer; /* rows: all heads' widths together */
+    double rope_base;                     /* 0: positions are added to the embedding */
+    const td_gpt_cache *cache;            /* NULL: none */
 } attention_state;
 
 /* Takes queries, keys and values apart, and turns the first two. */
 static void gpt_turn(const attention_state *s, td_attention_options *o, td_site at)
 {
-    int64_t turned = s->heads + s->kv_heads, all = turned + s->kv_heads;
+    int64_t turned = o->heads + o->kv_heads, all = turned + o->kv_heads;
     const int64_t *shape = o->qkv->shape;
     td_tensor *x = td_reshape_at(o->qkv, TD_SHAPE(shape[0], shape[1], all, shape[2] / all), at);
     td_rope_options rope = { .x = td_slice_at(x, 2, 0, turned, 1, at),
                              .past = o->past,
                              .base = s->rope_base };
     td_tensor *qk = td_rope_at(rope, at);
-    o->q = td_slice_at(qk, 2, 0, s->heads, 1, at);
-    o->k = td_slice_at(qk, 2, s->heads, turned, 1, at);
+    o->q = td_slice_at(qk, 2, 0, o->heads, 1, at);
+    o->k = td_slice_at(qk, 2, o->heads, turned, 1, at);
     o->v = td_slice_at(x, 2, turned, all, 1, at);
     o->qkv = NULL;
 }
@@ -41,9 +41,10 @@ static void gpt_turn(const attention_state *s, td_attention_options *o, td_site 
 static td_tensor *gpt_attention_forward(td_module *self, td_tensor *x, td_site at)
 {
     const attention_state *s = self->state;
-    td_attention_options o = { .qkv = td_forward_at(s->c_attn, x, at),
-                               .heads = s->heads,
-                               .kv_heads = s->kv_heads };
+    td_attention_options o = { .qkv = td_forward_at(s->c_attn, x, at) };
+    int64_t part = s->rows / o.qkv->shape[2]; /* c_attn may have a slice of all heads */
+    o.heads = s->heads / part;
+    o.kv_heads = s->kv_heads / part;
     if (s->cache != NULL) {
         o.k_cache = s->cache->k[s->layer];
         o.v_cache = s->cache->v[s->layer];
@@ -76,12 +77,12 @@ static td_module *gpt_attention(const td_gpt_options *o, int64_t layer, td_site 
         return NULL;
     }
     attention_state *s = m->state;
-    int64_t rows = o->width / o->heads * (o->heads + 2 * o->kv_heads);
+    s->rows = o->width / o->heads * (o->heads + 2 * o->kv_heads);
     s->heads = o->heads;
     s->kv_heads = o->kv_heads;
     s->layer = layer;
     s->rope_base = o->rope ? o->rope_base : 0.0;
-    s->c_attn = td_module_add(m, "c_attn", gpt_linear(o->width, rows, o));
+    s->c_attn = td_module_add(m, "c_attn", gpt_linear(o->width, s->rows, o));
     s->c_proj = td_module_add(m, "c_proj", gpt_linear(o->width, o->width, o));
     s->dropout = gpt_dropout(m, "resid_dropout", o, at);
     return td_module_finish(m);

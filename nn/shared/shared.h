@@ -42,4 +42,8 @@ td_status td_params_spread(td_params *params, const td_params_peers *peers,
 void td_params_read_part(const td_tensor *from, const td_tensor *form, int64_t begin,
                          const td_tensor *part);
 
+/* Draws a deferred parameter's values into t, which has its shape and memory. */
+struct td_draw;
+void td_draw_now(const struct td_draw *draw, td_tensor *t);
+
 #endif

@@ -77,7 +77,7 @@ static td_tensor *new_drawing(const td_params *params)
     return td_new(TD_SHAPE(most), TD_F32, TD_CPU);
 }
 
-static void draw_now(const td_draw *draw, td_tensor *t)
+void td_draw_now(const td_draw *draw, td_tensor *t)
 {
     td_generator g = draw->generator;
     if (draw->kind == TD_DRAW_UNIFORM) {
@@ -101,7 +101,7 @@ static void draw_part(const td_tensor *t, td_tensor *drawing, int64_t begin, con
         td_tensor whole;
         td_layout_strides(TD_CPU, TD_ROW_MAJOR, td_shape_of(t), stride);
         td_init_header(&whole, drawing->storage, 0, td_shape_of(t), stride, TD_F32);
-        draw_now(draw, &whole);
+        td_draw_now(draw, &whole);
         td_params_read_part(&whole, t, begin, part);
     }
 }

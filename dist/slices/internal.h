@@ -1,0 +1,34 @@
+/* What the files of dist/slices share. */
+#ifndef TD_DIST_SLICES_INTERNAL_H
+#define TD_DIST_SLICES_INTERNAL_H
+
+#include "dist/slices/slices.h"
+#include "nn/internal.h"
+#include "nn/shared/slices.h"
+
+/* A model's slices; the innermost function around the model frees them. */
+typedef struct td_slices {
+    td_module *model;
+    td_group *group; /* NULL: this rank alone */
+    td_slicing slicing;
+    int here; /* slices of this rank */
+} td_slices;
+
+/* A module that a rule has cut: the user of the function around it. */
+typedef struct td_sliced {
+    td_slices *slices;
+    const td_cut *cut; /* of the weight */
+} td_sliced;
+
+/* Adds t of all ranks. What fails is fatal. */
+void td_slices_sum(const td_slices *s, td_tensor *t, td_site at);
+/* out = the sum over all slices of x_s w_s, each from zero, added in the tree: x [N,K], whose
+ * columns are cut as rows of w [K,M] are; both as this rank has them. */
+void td_slices_product(const td_sliced *m, td_tensor *out, const td_tensor *x, const td_tensor *w,
+                       td_math math, td_site at);
+
+/* td_around.run of the styles; user: a td_sliced. */
+td_tensor *td_slices_column(const td_around_rest *rest, td_tensor *x, void *user);
+td_tensor *td_slices_row(const td_around_rest *rest, td_tensor *x, void *user);
+
+#endif

@@ -1,0 +1,401 @@
+/* td_tensor_parallel: a plan, held against the model; cutting; and what a model's slices are for
+ * checkpoints and clipping. */
+#include "dist/slices/internal.h"
+
+#include "autograd/tape.h"
+#include "dist/comm/collectives.h"
+#include "dist/comm/mesh.h"
+#include "nn/module.h"
+#include "nn/shared/shared.h"
+#include "tensor/extend.h"
+#include "tensor/storage.h"
+#include "tensor/system/text.h"
+
+#include <fnmatch.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the plan ---- */
+
+typedef struct slices_plan {
+    const td_tensor_parallel_options *options;
+    td_slices *slices;
+    td_site at;
+    int *matched; /* modules of each rule */
+    bool apply;   /* false: only look, and count the cuts */
+    td_status status;
+} slices_plan;
+
+static const td_tp_rule *slices_rule(slices_plan *p, const td_module *m, const char *path)
+{
+    const td_tp_rule *found = NULL;
+    for (int i = 0; i < p->options->count; i++) {
+        const td_tp_rule *rule = &p->options->rules[i];
+        if (fnmatch(rule->path, path, 0) == 0) {
+            TD_REQUIRE(found == NULL, p->at,
+                       "td_tensor_parallel: '%s' matches two rules, \"%s\" and \"%s\"",
+                       td_node_of(m)->label, found->path, rule->path);
+            found = rule;
+            p->matched[i]++;
+        }
+    }
+    return found;
+}
+
+/* The dimension along which a style cuts a weight [out,in]. */
+static int slices_dim(td_tp_style style)
+{
+    return style == TD_TP_ROW ? 1 : 0;
+}
+
+static void require_linear(const slices_plan *p, const td_module *m, const td_tp_rule *rule)
+{
+    const td_tensor *w = m->tensor_count > 0 ? m->tensors[0].tensor : NULL;
+    bool bias = m->tensor_count == 2 && m->tensors[1].tensor->ndim == 1;
+    TD_REQUIRE(w != NULL && w->ndim == 2 && m->child_count == 0 && !m->type->takes_indices &&
+                   (m->tensor_count == 1 || bias),
+               p->at, "td_tensor_parallel: '%s', which rule \"%s\" matches, is no Linear",
+               td_node_of(m)->label, rule->path);
+    TD_REQUIRE(td_cut_of(&p->slices->slicing, w) == NULL, p->at,
+               "td_tensor_parallel: '%s' shares its weight with a module that another rule cuts",
+               td_node_of(m)->label);
+}
+
+/* The parts' lengths, which all slices must divide. */
+static td_cut slices_lengths(const slices_plan *p, const td_module *m, const td_tp_rule *rule,
+                             const td_tensor *t, int dim)
+{
+    td_cut cut = { .tensor = t, .dim = dim };
+    const int64_t *parts = rule->parts;
+    int64_t units = parts[0] + parts[1] + parts[2], length = t->shape[dim];
+    const char *what = dim == 0 ? "outputs" : "inputs";
+    int slices = p->slices->slicing.slices;
+    TD_REQUIRE(units >= 0 && (units == 0 || length % units == 0), p->at,
+               "td_tensor_parallel: '%s' has %lld %s, which are no %lld parts of one size",
+               td_node_of(m)->label, (long long)length, what, (long long)units);
+    for (int i = 0; i < TD_CUT_PARTS; i++) {
+        int64_t number = units > 0 ? parts[i] : i == 0 ? length : 0;
+        TD_REQUIRE(number >= 0 && number % slices == 0, p->at,
+                   "td_tensor_parallel: '%s' (rule \"%s\"): %lld %s are not divisible by %d slices",
+                   td_node_of(m)->label, rule->path, (long long)number, units > 0 ? "heads" : what,
+                   slices);
+        cut.parts[i] = units > 0 ? length / units * number : number;
+    }
+    return cut;
+}
+
+/* ---- cutting ---- */
+
+/* All values of a parameter: itself, or drawn now. */
+static td_tensor *slices_whole(td_tensor *t)
+{
+    const td_draw *draw = td_draw_of(t);
+    if (draw == NULL) {
+        return t;
+    }
+    td_tensor *whole = td_new(td_shape_of(t), TD_F32, TD_CPU);
+    if (whole != NULL) {
+        td_draw_now(draw, whole);
+    }
+    return whole;
+}
+
+/* The parameter gets the memory of `own`, and its shape. */
+static void slices_exchange(td_tensor *t, td_tensor *own)
+{
+    bool leaf = td_is_leaf(t);
+    td_shape shape = td_shape_of(own);
+    td_requires_grad(t, false);
+    td_exchange_memory(t, own);
+    for (int d = 0; d < t->ndim; d++) {
+        own->shape[d] = t->shape[d];
+        t->shape[d] = shape.dim[d];
+    }
+    td_requires_grad(t, leaf);
+    td_free(own);
+}
+
+/* Cuts a parameter; cut NULL: draws it, if it is deferred. */
+static td_status slices_cut(td_slices *s, td_tensor *t, const td_cut *cut)
+{
+    if (cut == NULL && td_draw_of(t) == NULL) {
+        return TD_OK;
+    }
+    td_shape shape = td_shape_of(t);
+    if (cut != NULL) {
+        shape.dim[cut->dim] /= s->slicing.ranks;
+    }
+    td_layout layout = t->ndim == 2 && td_is_layout(t, TD_FILTER) ? TD_FILTER : TD_ROW_MAJOR;
+    td_tensor *own = td_new_layout(shape, t->dtype, layout, td_device_of(t));
+    td_tensor *whole = own != NULL ? slices_whole(t) : NULL;
+    if (whole == NULL) {
+        td_free(own);
+        return td_fail(TD_E_NOMEM, "no memory to cut %s", td_label(t));
+    }
+    if (cut != NULL) {
+        td_cut_copy(&s->slicing, cut, s->slicing.rank, whole, own, false);
+    } else {
+        td_copy_(own, whole);
+    }
+    if (whole != t) {
+        td_free(whole);
+    }
+    slices_exchange(t, own);
+    return TD_OK;
+}
+
+static td_status slices_add(slices_plan *p, const td_module *m, const td_tp_rule *rule, int i,
+                            int dim)
+{
+    td_slicing *slicing = &p->slices->slicing;
+    td_cut *cut = &slicing->cuts[slicing->count++];
+    *cut = slices_lengths(p, m, rule, m->tensors[i].tensor, dim);
+    return slices_cut(p->slices, m->tensors[i].tensor, cut);
+}
+
+static td_status slices_surround(slices_plan *p, td_module *m, const td_tp_rule *rule)
+{
+    td_slicing *slicing = &p->slices->slicing;
+    td_sliced *sliced = calloc(1, sizeof *sliced);
+    if (sliced == NULL) {
+        return td_fail(TD_E_NOMEM, "no memory to cut '%s'", td_node_of(m)->label);
+    }
+    *sliced = (td_sliced){ p->slices, &slicing->cuts[slicing->count] };
+    td_status status = slices_add(p, m, rule, 0, slices_dim(rule->style));
+    if (status == TD_OK && rule->style == TD_TP_COLUMN && m->tensor_count > 1) {
+        status = slices_add(p, m, rule, 1, 0);
+    }
+    td_around_fn run = rule->style == TD_TP_COLUMN ? td_slices_column : td_slices_row;
+    td_around around = { .run = run, .free = free, .user = sliced, .inside = true };
+    status = status == TD_OK ? td_module_surround(m, &around) : status;
+    if (status != TD_OK) {
+        free(sliced);
+    }
+    return status;
+}
+
+/* Called for each module twice: to look, and to cut. */
+static void slices_visit(td_module *m, const char *path, void *user)
+{
+    slices_plan *p = user;
+    const td_tp_rule *rule = slices_rule(p, m, path);
+    if (!p->apply && rule != NULL) {
+        require_linear(p, m, rule);
+        (void)slices_lengths(p, m, rule, m->tensors[0].tensor, slices_dim(rule->style));
+    } else if (p->apply && p->status == TD_OK && rule != NULL) {
+        p->status = slices_surround(p, m, rule);
+    }
+    for (int i = 0; p->apply && i < m->tensor_count && p->status == TD_OK; i++) {
+        p->status = slices_cut(p->slices, m->tensors[i].tensor, NULL); /* what is still deferred */
+    }
+}
+
+/* ---- what all ranks have alike ---- */
+
+static td_status slices_agree(td_status mine, void *user)
+{
+    td_slices *s = user;
+    return s->slicing.ranks > 1 ? td_group_agree(s->group, mine) : mine;
+}
+
+static td_status slices_all_gather(td_tensor *all, const td_tensor *mine, void *user)
+{
+    return td_all_gather(((td_slices *)user)->group, all, mine, NULL);
+}
+
+static td_status slices_sum(double *numbers, int count, void *user)
+{
+    td_slices *s = user;
+    return s->slicing.ranks > 1 ? td_all_reduce_numbers(s->group, numbers, count) : TD_OK;
+}
+
+/* ---- parameters that must be equal on all ranks ---- */
+
+/* Of a tensor's bits, or of how a deferred one will be drawn. 0 for what is cut. */
+static td_status slices_hash(const td_slicing *slicing, const td_tensor *t, int64_t *hash)
+{
+    const td_draw *draw = td_draw_of(t);
+    uint64_t number = 0;
+    if (draw != NULL) {
+        td_generator g = draw->generator;
+        double from[] = { draw->low, draw->high, td_random_f64(&g) };
+        number = td_hash_bytes(TD_HASH_BEGIN, (const char *)from, sizeof from);
+    } else if (td_cut_of(slicing, t) == NULL) {
+        size_t bytes = td_tensor_bytes(t);
+        char *values = malloc(bytes + 1);
+        if (values == NULL) {
+            return td_fail(TD_E_NOMEM, "no memory to compare %s", td_label(t));
+        }
+        td_read(t, values, t->dtype);
+        number = td_hash_bytes(TD_HASH_BEGIN, values, bytes);
+        free(values);
+    }
+    memcpy(hash, &number, sizeof number);
+    return TD_OK;
+}
+
+/* all: the hashes of each rank's tensors. The same verdict on all ranks. */
+static td_status slices_verdict(const td_slices *s, const td_state_list *list, const td_tensor *all)
+{
+    const int64_t *hashes = (const int64_t *)td_ptr(all);
+    for (int64_t i = 0; i < (int64_t)s->slicing.ranks * list->count; i++) {
+        if (hashes[i] != hashes[i % list->count]) {
+            return td_fail(TD_E_MISMATCH,
+                           "'%s' differs between the ranks of the slices: rank %d of them has "
+                           "other bits than rank 0 (were all ranks seeded alike?)",
+                           list->items[i % list->count].name, (int)(i / list->count));
+        }
+    }
+    return TD_OK;
+}
+
+static td_status slices_compare(td_slices *s)
+{
+    td_state_list list = td_module_state(s->model);
+    td_tensor *mine = td_new(TD_SHAPE(list.count), TD_I64, TD_CPU);
+    td_tensor *all = td_new(TD_SHAPE(s->slicing.ranks, list.count), TD_I64, TD_CPU);
+    td_status status = list.count >= 0 && mine != NULL && all != NULL ? TD_OK : TD_E_NOMEM;
+    for (int i = 0; i < list.count && status == TD_OK; i++) {
+        int64_t *hashes = (int64_t *)td_ptr(mine);
+        status = slices_hash(&s->slicing, list.items[i].tensor, &hashes[i]);
+    }
+    status = slices_agree(status, s);
+    if (status == TD_OK && s->slicing.ranks > 1) {
+        status = td_all_gather(s->group, all, mine, NULL);
+        status = status == TD_OK ? slices_verdict(s, &list, all) : status;
+    }
+    td_free(mine);
+    td_free(all);
+    td_state_list_free(&list);
+    return status;
+}
+
+/* ---- the whole ---- */
+
+static td_tensor *run_sliced(const td_around_rest *rest, td_tensor *x, void *user)
+{
+    (void)user;
+    return td_run_rest(rest, x);
+}
+
+static void slices_free(void *user)
+{
+    td_slices *s = user;
+    td_module_set_slicing(s->model, NULL);
+    free(s->slicing.cuts);
+    free(s);
+}
+
+td_status td_tensor_parallel_check(td_module *net)
+{
+    td_slices *s = td_surrounded_by(net, run_sliced);
+    return s != NULL ? slices_compare(s) : TD_OK;
+}
+
+/* NULL with td_last_error(). Fatal if the number of slices does not fit. */
+static td_slices *slices_new(const td_tensor_parallel_options *o, td_site at)
+{
+    td_slices *s = calloc(1, sizeof *s);
+    td_state_list list = td_module_state(o->model);
+    td_cut *cuts = calloc((size_t)(list.count > 0 ? list.count : 1), sizeof *cuts);
+    td_group *group = o->group != NULL           ? o->group
+                      : o->mesh != NULL          ? td_mesh_group(o->mesh, "tp")
+                      : td_dist_is_initialized() ? td_dist_world()
+                                                 : NULL;
+    bool no_group = o->mesh != NULL && group == NULL;
+    bool made = s != NULL && list.count >= 0 && cuts != NULL && !no_group;
+    td_state_list_free(&list);
+    if (!made) {
+        td_status status =
+            no_group ? TD_E_NETWORK : td_fail(TD_E_NOMEM, "td_tensor_parallel: no memory");
+        (void)status;
+        free(s);
+        free(cuts);
+        return NULL;
+    }
+    int ranks = group != NULL ? td_group_size(group) : 1;
+    int slices = o->slices > 0 ? o->slices : ranks;
+    TD_REQUIRE(slices % ranks == 0, at,
+               "td_tensor_parallel: %d slices are not divisible by %d ranks", slices, ranks);
+    *s = (td_slices){ .model = o->model, .group = group, .here = slices / ranks };
+    s->slicing = (td_slicing){ .rank = group != NULL ? td_group_rank(group) : 0,
+                               .ranks = ranks,
+                               .slices = slices,
+                               .cuts = cuts,
+                               .all_gather = slices_all_gather,
+                               .sum = slices_sum,
+                               .agree = slices_agree,
+                               .user = s };
+    return s;
+}
+
+static void require_matches(const slices_plan *p)
+{
+    for (int i = 0; i < p->options->count; i++) {
+        TD_REQUIRE(p->matched[i] > 0, p->at,
+                   "td_tensor_parallel: rule %d, \"%s\", matches no module of the model", i,
+                   p->options->rules[i].path);
+    }
+}
+
+static td_status slices_apply(const td_tensor_parallel_options *o, td_site at)
+{
+    td_slices *s = slices_new(o, at);
+    if (s == NULL) {
+        return TD_E_NOMEM;
+    }
+    slices_plan plan = {
+        .options = o, .slices = s, .at = at, .matched = calloc((size_t)o->count + 1, sizeof(int))
+    };
+    td_status status = plan.matched != NULL
+                           ? TD_OK
+                           : td_fail(TD_E_NOMEM, "td_tensor_parallel: no memory for a plan");
+    if (status == TD_OK) {
+        td_module_each(o->model, slices_visit, &plan);
+        require_matches(&plan);
+    }
+    status = slices_agree(status, s);
+    status = status == TD_OK ? slices_compare(s) : status;
+    if (status == TD_OK) {
+        plan.apply = true;
+        td_module_each(o->model, slices_visit, &plan);
+        status = slices_agree(plan.status, s);
+    }
+    free(plan.matched);
+    td_around around = { .run = run_sliced,
+                         .free = slices_free,
+                         .user = s,
+                         .wrapper = "td_tensor_parallel",
+                         .inside = true };
+    td_module_set_slicing(o->model, &s->slicing);
+    td_status kept = td_module_surround(o->model, &around);
+    if (kept != TD_OK) {
+        slices_free(s);
+    }
+    return status == TD_OK ? kept : status;
+}
+
+td_module *td_tensor_parallel_at(td_tensor_parallel_options o, td_site at)
+{
+    TD_REQUIRE(o.group == NULL || o.mesh == NULL, at,
+               "td_tensor_parallel: .group and .mesh: give one of them");
+    TD_REQUIRE(o.count > 0 && o.rules != NULL, at, "td_tensor_parallel: there are no rules");
+    TD_REQUIRE(o.slices >= 0, at, "td_tensor_parallel: .slices is %d", o.slices);
+    if (o.model == NULL) {
+        return NULL;
+    }
+    const char *wrapper = td_module_wrapper(o.model);
+    TD_REQUIRE(o.model->name[0] == '\0', at,
+               "td_tensor_parallel: '%s' is a part of a larger model; give the whole model",
+               o.model->name);
+    TD_REQUIRE(wrapper == NULL, at,
+               "td_tensor_parallel: the model went through %s already: cut it first", wrapper);
+    TD_REQUIRE(td_params_laid_out(o.model) == NULL, at,
+               "td_tensor_parallel: the parameters are laid out flat already; call it before "
+               "td_parameters and td_ddp");
+    if (slices_apply(&o, at) != TD_OK) {
+        td_module_free(o.model);
+        return NULL;
+    }
+    return o.model;
+}
