@@ -16,7 +16,7 @@
  *   averaged weights, fp16        nn/extra/ema.h, nn/extra/scaler.h
  *   more optimizers, schedules     nn/extra/optimizers.h, nn/extra/compact.h, nn/extra/muon.h,
  *                                 nn/extra/schedules.h, nn/extra/inspect.h
- *   more layers and models        nn/extra/layers.h
+ *   more layers and models        nn/extra/layers.h, nn/extra/lora.h
  *   communication                 dist/comm/collectives.h, dist/comm/mesh.h, dist/comm/store.h,
  * dist/ddp/codec.h, dist/ddp/extra.h, dist/graph/captured.h, dist/trace.h */
 #ifndef TANDEM_H

@@ -72,6 +72,7 @@ void td_exchange_memory(td_tensor *t, td_tensor *other);
 /* td_forward of a Conv2d without a scope of its own: the caller has one. */
 td_tensor *td_conv2d_module_run(td_module *conv, td_tensor *x, td_site at);
 bool td_is_conv2d(const td_module *m);
+bool td_is_linear(const td_module *m);
 /* A MaxPool2d's window; NULL if m is of another type, or its window too special to be fused. */
 const td_pool2d_options *td_max_pool2d_window(const td_module *m);
 

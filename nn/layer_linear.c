@@ -23,6 +23,11 @@ static int64_t linear_multiply_adds(const td_module *self, td_shape in, td_shape
 TD_LAYER_BY(linear, linear_state, "Linear", td_linear_at(x, s->weight, s->bias, at),
             .describe = linear_describe, .multiply_adds = linear_multiply_adds);
 
+bool td_is_linear(const td_module *m)
+{
+    return m->type == &linear_type;
+}
+
 td_module *td_nn_linear_at(td_nn_linear_options o, td_site at)
 {
     TD_REQUIRE(o.in > 0 && o.out > 0, at, "td_nn_linear(%lld, %lld): both sizes must be positive",

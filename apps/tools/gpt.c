@@ -4,13 +4,15 @@
  *   gpt --data FILE --preset "gpt-mini dropout=0.2" --epochs 20 --save mini.safetensors
  *   gpt --resume mini.safetensors --data FILE         goes on, with the same bits
  *   gpt --init FILE-OR-FOLDER --data FILE             trains all weights of a trained model further
+ *   gpt --init FILE --lora 8 --save-model ADAPTER ... trains adapters of rank 8 next to its weights
+ *   gpt --model FILE --adapter ADAPTER --merge OUT    makes one model of both
  *   gpt --spawn 2 --shard parameters ...              several processes; so does tdrun
  *   gpt --generate "To be" --model mini.safetensors   writes
  *
  * An epoch is a number of steps, whose windows are drawn from the text at random; after each one
  * the validation text is read. The training loop, checkpoints and the options that other programs
  * have, too, are in apps/tools/common/train.h; what writes text is in apps/tools/gpt/write.h,
- * and what is special about training a GPT in apps/tools/gpt/task.c. */
+ * adapters in adapt.c, and what is special about training a GPT in task.c. */
 #include "apps/tools/gpt/gpt_run.h"
 #include "tensor/extend.h"
 
@@ -18,7 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the two things it does ---- */
+/* ---- what it does ---- */
 
 /* Weight decay is for matrices: biases and norms are vectors. */
 static bool is_vector(const td_param *param, void *user)
@@ -65,15 +67,9 @@ static const char *gpt_noted(const gpt_run *g, const char *key, char *text, size
                                                                                          : NULL;
 }
 
-static td_status gpt_generate(gpt_run *g)
+static td_status gpt_generate(const gpt_run *g)
 {
     char vocab[CLI_TEXT_BYTES], merges[CLI_TEXT_BYTES];
-    TD_TRY(train_args_apply(&g->base.args, gpt_task.name));
-    g->init = g->model;
-    g->gpt = g->base.net = gpt_make(g, 0);
-    if (g->gpt == NULL) {
-        return td_fail_context(TD_E_FORMAT, "--model");
-    }
     gpt_writing w = g->writing; /* the tokenizer's paths may be in this function's memory */
     if (w.vocab == NULL) {
         w.vocab = gpt_noted(g, "vocab", vocab, sizeof vocab);
@@ -94,21 +90,49 @@ static td_status gpt_generate(gpt_run *g)
     return status;
 }
 
+/* What needs a trained model alone. */
+static td_status gpt_use(gpt_run *g)
+{
+    TD_TRY(train_args_apply(&g->base.args, gpt_task.name));
+    g->init = g->model;
+    g->gpt = g->base.net = gpt_make(g, 0);
+    if (g->gpt == NULL) {
+        return td_fail_context(TD_E_FORMAT, "--model");
+    }
+    return g->generate != NULL ? gpt_generate(g) : gpt_merge(g);
+}
+
+static void gpt_check_use(const gpt_run *g, bool uses)
+{
+    if (!uses && g->model != NULL) {
+        cli_refuse("--model is for --generate TEXT and --merge FILE; --init FILE trains further");
+    }
+    if (g->generate == NULL && g->prompts.count > 0) {
+        cli_refuse("prompts are for --generate TEXT");
+    }
+    if (uses && g->model == NULL) {
+        cli_refuse("--generate and --merge need --model FILE: what a run wrote by --save or "
+                   "--save-model");
+    }
+    if (g->lora.merge != NULL && (g->lora.adapter == NULL || g->generate != NULL)) {
+        cli_refuse("--merge needs --adapter FILE, and is not for --generate");
+    }
+    if (g->lora.rank > 0 && (g->lora.adapter != NULL || uses)) {
+        cli_refuse("--lora trains new adapters: not with --adapter, --generate or --merge");
+    }
+    if (g->spawn > 0 && (td_dist_is_launched() || uses)) {
+        cli_refuse("--spawn starts processes for training, once: not with --generate or --merge, "
+                   "nor in a process that tdrun, srun or mpirun has started");
+    }
+}
+
 static int gpt_begin(gpt_run *g)
 {
     train_run *r = &g->base;
-    if (g->generate == NULL && (g->model != NULL || g->prompts.count > 0)) {
-        cli_refuse("--model and prompts are for --generate TEXT");
-    }
-    if (g->generate != NULL && g->model == NULL) {
-        cli_refuse("--generate needs --model FILE: what a run wrote by --save or --save-model");
-    }
-    if (g->spawn > 0 && (td_dist_is_launched() || g->generate != NULL)) {
-        cli_refuse("--spawn starts processes for training, once: not with --generate, nor in a "
-                   "process that tdrun, srun or mpirun has started");
-    }
-    if (g->generate != NULL) {
-        int code = gpt_generate(g) != TD_OK ? app_failed(r->app) : 0;
+    bool uses = g->generate != NULL || g->lora.merge != NULL;
+    gpt_check_use(g, uses);
+    if (uses) {
+        int code = gpt_use(g) != TD_OK ? app_failed(r->app) : 0;
         td_module_free(r->net);
         return code;
     }
@@ -170,6 +194,30 @@ static void training_options(gpt_run *g)
     train_args_rank_options(&g->base.args);
 }
 
+static void lora_options(gpt_run *g)
+{
+    gpt_lora *l = &g->lora;
+    const cli_option table[] = {
+        cli_int("lora", &l->rank, 0, 1 << 16,
+                "Train adapters of this rank (LoRA) next to the weights of --init, which stay; "
+                "--save-model then writes the adapters alone; 0: train the weights",
+                .resume = CLI_RESTORE, .first = true),
+        cli_real("lora-alpha", &l->alpha, 0, 1e6, "Adapters count alpha / rank; 0: rank",
+                 .resume = CLI_RESTORE),
+        cli_text(
+            "lora-layers", "PATTERN[,PATTERN]", &l->layers,
+            "The linear layers that get adapters, by their paths: \"*.attn.c_attn\"; \"*\": all",
+            .resume = CLI_RESTORE),
+        cli_text("adapter", "FILE", &l->adapter,
+                 "Adapters for --init, to be trained further, or for --model",
+                 .resume = CLI_RESTORE),
+        cli_text("merge", "FILE", &l->merge,
+                 "Write --model with --adapter as one model, instead of training"),
+        { 0 }
+    };
+    train_args_add(&g->base.args, table);
+}
+
 static void writing_options(gpt_run *g)
 {
     gpt_writing *w = &g->writing;
@@ -177,7 +225,7 @@ static void writing_options(gpt_run *g)
         cli_text("generate", "TEXT", &g->generate,
                  "Write what follows this text, and the PROMPTs, instead of training",
                  .first = true),
-        cli_text("model", "PATH", &g->model, "The model that writes", .first = true),
+        cli_text("model", "PATH", &g->model, "The model that writes, or is merged", .first = true),
         cli_text("vocab", "FILE", &w->vocab,
                  "Tokenizer: vocab.json (with --merges), or tiktoken's ranks; otherwise the one "
                  "that the model's file names, or bytes",
@@ -226,6 +274,7 @@ int main(int argc, char **argv)
                   .print_every = 50,
                   .val_fraction = 0.1,
                   .sample = "\n",
+                  .lora.layers = "*.attn.c_attn",
                   .prompts = { .name = "[PROMPT...]" },
                   .writing = { .length = 500,
                                .seed = 1337,
@@ -239,6 +288,7 @@ int main(int argc, char **argv)
                        "otherwise $TANDEM_TEXT, otherwise this project's sources",
                        "Checkpoint to write; Ctrl-C writes one, too");
     training_options(&g);
+    lora_options(&g);
     writing_options(&g);
     reword_option(args, "epochs", "Number of epochs, of --epoch-steps steps each");
     reword_option(args, "batch-size", "Windows of text in a batch, of each process");

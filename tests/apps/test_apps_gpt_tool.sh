@@ -58,6 +58,40 @@ says 'a batch of two' '1 x 24 windows; 40 steps, seed 1337, bf16'
 works 'a trained model is trained further' "$gpt" --data text.txt --validation more.txt --init model.st --epochs 1 --epoch-steps 5 --save tuned.st
 works 'and goes on' "$gpt" --data text.txt --validation more.txt --resume tuned.st --epochs 2
 
+# ---- adapters ----
+
+tune=(--data more.txt --init model.st --lora 4 --epoch-steps 10 --batch-size 4 --lr 0.01 --min-lr 0.01 --warmup 0)
+works 'adapters are trained' "$gpt" "${tune[@]}" --epochs 2 --save-model adapter.st --save-best best_adapter.st
+says 'next to the weights' '^adapters: 1024 parameters are trained$'
+validations out >tuned
+[ "$(stat -c %s adapter.st)" -lt 8000 ]
+tap $? 'they are saved alone'
+weights adapter.st >expected
+weights best_adapter.st >best
+same 'the best ones, too' expected best
+works 'a part of the run' "$gpt" "${tune[@]}" --epochs 1 --save tuned.st
+works 'and the rest' "$gpt" --data more.txt --resume tuned.st --epochs 2 --save-model resumed.st
+weights resumed.st >resumed
+same 'the same bits' expected resumed
+works 'from adapters' "$gpt" --data more.txt --init model.st --adapter adapter.st --epochs 1 --epoch-steps 5 --save further.st
+works 'that run goes on' "$gpt" --data more.txt --resume further.st --epochs 2
+for shard in none parameters; do
+    works "on two ranks, --shard $shard" "$gpt" "${tune[@]}" --epochs 2 --batch-size 2 --spawn 2 --shard $shard --save-model many.st
+    validations out >many
+    same 'the losses of one rank' tuned many
+done
+works 'they are merged' "$gpt" --model model.st --adapter adapter.st --merge merged.st
+works 'into an ordinary model' "$gpt" --generate 'static ' --model merged.st --length 20 --temperature 0
+cp out merged
+works 'which writes' "$gpt" --generate 'static ' --model model.st --adapter adapter.st --length 20 --temperature 0
+same 'as model and adapters do' merged out
+fails 'adapters of nothing' 1 'need --init FILE' "$gpt" --data more.txt --lora 4
+fails 'no such layers' 1 "no linear layer's path matches 'q_proj'" "$gpt" "${tune[@]}" --lora-layers q_proj
+fails 'adapters that are a model' 1 "'model\.st' as adapters: its metadata have no 'lora\.alpha'" "$gpt" --data more.txt --init model.st --adapter model.st
+fails 'adapters as a model' 1 'adapter\.st.: it has adapters alone' "$gpt" --generate x --model adapter.st
+fails 'nothing to merge' 64 'needs --adapter FILE' "$gpt" --model model.st --merge merged.st
+fails 'old and new adapters' 64 'not with --adapter' "$gpt" "${tune[@]}" --adapter adapter.st
+
 # ---- writing ----
 
 works 'it writes' "$gpt" --generate 'static ' --model whole.st --length 20
@@ -110,7 +144,7 @@ works 'a model of other tokens' "$gpt" "${few[@]}" --epochs 1 --epoch-steps 1 --
 fails 'bytes for it' 1 'the model has 300 tokens: .*apps/tokenize' "$gpt" --data text.txt --init other.st
 fails 'bytes of it' 1 'give the --vocab' "$gpt" --generate x --model other.st
 fails 'no prompt' 64 'the value is empty' "$gpt" --generate '' --model model.st
-fails 'no model' 64 'needs --model FILE' "$gpt" --generate x
+fails 'no model' 64 'need --model FILE' "$gpt" --generate x
 fails 'a model that is not asked for' 64 'for --generate TEXT' "$gpt" --model model.st
 fails 'a text as a model' 1 'no safetensors file' "$gpt" --generate x --model text.txt
 fails 'another model for a checkpoint' 1 'give the same to go on' "$gpt" --data text.txt --resume whole.st --preset gpt-mini

@@ -457,7 +457,8 @@ static td_status save_model(train_run *r)
     if (path == NULL || !train_saves_model(r)) {
         return TD_OK;
     }
-    TD_TRY(notes_save_model(&r->notes, path, r->net, r->ema));
+    TD_TRY(r->task->save_model != NULL ? r->task->save_model(r, path)
+                                       : notes_save_model(&r->notes, path, r->net, r->ema));
     td_printf_rank0("model saved: %s\n", path);
     return TD_OK;
 }

@@ -50,6 +50,8 @@ typedef struct train_task {
     /* Where a checkpoint goes that is written in mid-epoch. */
     void (*latest)(const train_run *r, char *path);
     void (*saved)(train_run *r, const char *path, bool at_epoch); /* says so; on rank 0 */
+    /* NULL, or writes what --save-model asks for; otherwise that is the model alone. */
+    td_status (*save_model)(train_run *r, const char *path);
     /* NULL, or runs where nothing has refused the run, before --log-dir is opened. */
     td_status (*accepted)(train_run *r);
     int metrics; /* that --log-dir gets: the first ones of train_metric */

@@ -60,22 +60,31 @@ static td_status gpt_find_tokens(gpt_run *g, int64_t *vocabulary)
     return TD_OK;
 }
 
+/* The model of a checkpoint, whose values are loaded later. */
+static td_module *gpt_of_checkpoint(const char *path)
+{
+    char arch[CLI_TEXT_BYTES];
+    return td_checkpoint_metadata(path, "model.arch", arch, sizeof arch) == TD_OK
+               ? td_model(arch, .blank = true)
+               : NULL;
+}
+
 td_module *gpt_make(gpt_run *g, int64_t vocabulary)
 {
     const char *resume = g->base.args.files.resume;
-    const char *from = g->init != NULL && resume != NULL ? resume : g->init;
-    td_defer_init(from == NULL && train_defers(&g->base));
-    td_module *gpt =
-        from != NULL ? td_gpt_load(from) : td_model(g->preset, .classes = (int)vocabulary);
+    td_defer_init(g->init == NULL && train_defers(&g->base));
+    td_module *gpt = g->init == NULL  ? td_model(g->preset, .classes = (int)vocabulary)
+                     : resume != NULL ? gpt_of_checkpoint(resume)
+                                      : td_gpt_load(g->init);
     td_defer_init(false);
-    if (gpt != NULL && (!td_is_gpt(gpt) || td_module_to(gpt, g->base.args.device, TD_F32) < 0)) {
-        if (!td_is_gpt(gpt)) {
-            (void)td_fail(TD_E_MISMATCH, "'%s' is no GPT", from != NULL ? from : g->preset);
-        }
-        td_module_free(gpt);
-        return NULL;
+    if (gpt != NULL && !td_is_gpt(gpt)) {
+        (void)td_fail(TD_E_MISMATCH, "'%s' is no GPT", g->init != NULL ? g->init : g->preset);
+    } else if (gpt != NULL && gpt_adapt(g, gpt) == TD_OK &&
+               td_module_to(gpt, g->base.args.device, TD_F32) == TD_OK) {
+        return gpt;
     }
-    return gpt;
+    td_module_free(gpt);
+    return NULL;
 }
 
 /* Training windows begin anywhere; those of the validation are side by side. */
@@ -251,7 +260,7 @@ static td_status gpt_validate(train_run *r)
     TD_TRY(train_log_test(r, &e));
     r->state.best = fmax(before, now);
     return now > before && g->save_best != NULL && train_saves_model(r)
-               ? notes_save_model(&r->notes, g->save_best, r->net, r->ema)
+               ? gpt_save_model(r, g->save_best)
                : TD_OK;
 }
 
@@ -282,6 +291,7 @@ static void gpt_begins(train_run *r)
         r->data_name, td_dist_world_size(), r->args.batch_size * train_group_size(r),
         r->args.epochs * g->learning.epoch_steps, r->args.seed, train_args_arithmetic(),
         td_device_describe(r->args.device));
+    gpt_adapt_tell(g);
 }
 
 const train_task gpt_task = { .name = "gpt",
@@ -296,4 +306,5 @@ const train_task gpt_task = { .name = "gpt",
                               .validate = gpt_validate,
                               .latest = gpt_latest,
                               .saved = gpt_saved,
+                              .save_model = gpt_save_model,
                               .metrics = TRAIN_FEW_METRICS };

@@ -242,6 +242,11 @@ static td_module *hf_load(const char *path)
         td_safetensors_close(s.file);
         return td_load_model(path);
     }
+    if (td_safetensors_metadata(s.file, "lora.alpha") != NULL) {
+        td_safetensors_close(s.file);
+        (void)td_fail(TD_E_FORMAT, "'%s': it has adapters alone (td_lora_load), no model", path);
+        return NULL;
+    }
     const char *slash = strrchr(path, '/');
     int folder = slash != NULL ? (int)(slash - path) : 1;
     char *beside = td_format("%.*s/config.json", folder, slash != NULL ? path : "."),

@@ -1,0 +1,76 @@
+/* LoRA: adapters for the model of --init or --model, saved alone, and merged into it. */
+#include "apps/tools/common/ranks.h"
+#include "apps/tools/gpt/gpt_run.h"
+#include "autograd/tape.h"
+#include "nn/extra/lora.h"
+#include "tensor/extend.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+static bool gpt_adapts(const gpt_run *g)
+{
+    return g->lora.rank > 0 || g->lora.adapter != NULL;
+}
+
+td_status gpt_adapt(const gpt_run *g, td_module *gpt)
+{
+    const gpt_lora *l = &g->lora;
+    if (gpt_adapts(g) && g->init == NULL) {
+        return td_fail(TD_E_ARG, "--lora and --adapter need --init FILE, the model to adapt");
+    }
+    if (l->adapter != NULL) {
+        return td_lora_load(l->adapter, gpt);
+    }
+    int made =
+        l->rank > 0 ? td_lora(gpt, .rank = l->rank, .alpha = l->alpha, .layers = l->layers) : 0;
+    return made < 0 ? td_fail_context((td_status)made, "--lora, --lora-layers") : TD_OK;
+}
+
+void gpt_adapt_tell(const gpt_run *g)
+{
+    const td_params *params = td_parameters(g->base.net);
+    int64_t trained = 0;
+    for (int i = 0; i < td_params_count(params); i++) {
+        const td_param *p = td_params_get(params, i);
+        trained += td_is_leaf(p->tensor) ? p->count : 0;
+    }
+    if (gpt_adapts(g)) {
+        td_printf_rank0("adapters: %" PRId64 " parameters are trained\n", trained);
+    }
+}
+
+td_status gpt_save_model(train_run *r, const char *path)
+{
+    gpt_run *g = (gpt_run *)r;
+    if (!gpt_adapts(g)) {
+        return notes_save_model(&r->notes, path, r->net, r->ema);
+    }
+    td_status status = td_unshard(r->net); /* all ranks that have a part are here */
+    if (status == TD_OK && ranks_first()) {
+        status = td_lora_save(path, g->gpt);
+    }
+    td_reshard(r->net);
+    return status;
+}
+
+td_status gpt_merge(gpt_run *g)
+{
+    static const char *const keys[] = { "vocab", "merges" }; /* --generate finds them */
+    notes n = { .count = 0 };
+    char text[CLI_TEXT_BYTES];
+    TD_TRY(check_can_save(g->lora.merge));
+    for (int i = 0; i < 2; i++) {
+        if (td_checkpoint_metadata(g->model, keys[i], text, sizeof text) == TD_OK) {
+            notes_add(&n, keys[i], "%s", text);
+        }
+    }
+    td_module *merged = td_lora_merged(g->gpt);
+    td_status status =
+        merged != NULL ? notes_save_model(&n, g->lora.merge, merged, NULL) : TD_E_NOMEM;
+    td_module_free(merged);
+    if (status == TD_OK) {
+        printf("model saved: %s\n", g->lora.merge);
+    }
+    return status;
+}

@@ -1,0 +1,327 @@
+/* LoRA: an adapter is a child of its linear layer, and runs around the layer's forward. */
+#include "nn/extra/lora.h"
+#include "autograd/ops/shapes.h"
+#include "autograd/tape.h"
+#include "nn/internal.h"
+#include "nn/io/checkpoint.h"
+#include "nn/io/safetensors.h"
+#include "nn/params.h"
+#include "tensor/extend.h"
+#include "tensor/part.h"
+#include "tensor/system/number.h"
+
+#include <fnmatch.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- an adapter ---- */
+
+typedef struct lora_state {
+    td_tensor *a, *b;
+    double alpha, scale; /* scale: alpha / rank */
+} lora_state;
+
+static td_tensor *lora_forward(td_module *self, td_tensor *x, td_site at)
+{
+    const lora_state *s = self->state;
+    td_tensor *narrow = td_mul_scalar_at(td_linear_at(x, s->a, NULL, at), s->scale, at);
+    return td_linear_at(narrow, s->b, NULL, at);
+}
+
+static void lora_describe(const td_module *self, char *text, size_t size)
+{
+    const lora_state *s = self->state;
+    td_snprintf(text, size, "rank %lld, alpha %g", (long long)s->a->shape[0], s->alpha);
+}
+
+static int64_t lora_multiply_adds(const td_module *self, td_shape in, td_shape out)
+{
+    const lora_state *s = self->state;
+    return (td_shape_numel(in) + td_shape_numel(out)) * s->a->shape[0];
+}
+
+static const td_module_type lora_type = { .name = "LoRA",
+                                          .forward = lora_forward,
+                                          .describe = lora_describe,
+                                          .multiply_adds = lora_multiply_adds };
+
+/* The adapter of a layer, its last child; NULL: it has none. */
+static td_module *lora_of(const td_module *m)
+{
+    td_module *last = m->child_count > 0 ? m->children[m->child_count - 1] : NULL;
+    return last != NULL && last->type == &lora_type ? last : NULL;
+}
+
+static td_tensor *lora_run(const td_around_rest *rest, td_tensor *x, void *user)
+{
+    (void)user;
+    td_tensor *y = td_run_rest(rest, x);
+    return td_add_at(y, td_forward_at(lora_of(rest->m), x, rest->at), rest->at);
+}
+
+static td_module *lora_new(const td_module *layer, int64_t rank, double alpha)
+{
+    const td_tensor *weight = layer->tensors[0].tensor;
+    td_module *m = td_module_new(&lora_type, sizeof(lora_state));
+    if (m == NULL) {
+        return NULL;
+    }
+    lora_state *s = m->state;
+    s->alpha = alpha;
+    s->scale = alpha / (double)rank;
+    td_shape in = TD_SHAPE(rank, weight->shape[1]), out = TD_SHAPE(weight->shape[0], rank);
+    s->a = td_module_new_parameter(m, "A", in, TD_ROW_MAJOR);
+    s->b = td_module_new_parameter(m, "B", out, TD_ROW_MAJOR);
+    if (s->a != NULL && s->b != NULL) {
+        td_init_kaiming_uniform_(s->a);
+        td_fill_(s->b, 0.0);
+    }
+    m = td_module_finish(m);
+    if (m != NULL && td_module_to(m, layer->device, layer->dtype) != TD_OK) {
+        td_module_free(m);
+        return NULL;
+    }
+    return m;
+}
+
+static td_status lora_add(td_module *layer, int64_t rank, double alpha)
+{
+    const td_tensor *weight = layer->tensors[0].tensor;
+    if (rank < 1 || rank > weight->shape[0] || rank > weight->shape[1]) {
+        return td_fail(
+            TD_E_ARG, "LoRA of rank %lld for '%s' %s: it must be from 1 to the smaller size",
+            (long long)rank, td_node_of(layer)->path, td_describe_shape(td_shape_of(weight)));
+    }
+    td_module *adapter = lora_new(layer, rank, alpha);
+    if (adapter == NULL || td_module_add(layer, "lora", adapter) == NULL) {
+        return TD_E_NOMEM;
+    }
+    return td_module_surround(layer, &(td_around){ .run = lora_run, .copies = true });
+}
+
+/* ---- the layers of a model ---- */
+
+typedef struct lora_visit {
+    td_lora_options options;
+    const char *pattern; /* one of them */
+    int matched, count;  /* layers of this pattern, adapters of all */
+    td_status status;
+} lora_visit;
+
+static void lora_visit_layer(td_module *m, const char *path, void *user)
+{
+    lora_visit *v = user;
+    if (v->status != TD_OK || !td_is_linear(m) || fnmatch(v->pattern, path, 0) != 0) {
+        return;
+    }
+    v->matched++;
+    if (lora_of(m) == NULL) { /* another pattern may have matched, too */
+        v->status =
+            lora_add(m, v->options.rank, td_or_usual(v->options.alpha, (double)v->options.rank));
+        v->count++;
+    }
+}
+
+static void lora_freeze(td_module *m, const char *path, void *user)
+{
+    (void)path;
+    for (int i = 0; i < m->tensor_count; i++) {
+        if (!m->tensors[i].buffer) {
+            td_requires_grad(m->tensors[i].tensor, user != NULL);
+        }
+    }
+}
+
+static void lora_refuse_second(td_module *m, const char *path, void *user)
+{
+    TD_REQUIRE(lora_of(m) == NULL, *(const td_site *)user, "td_lora: '%s' has an adapter already",
+               path);
+}
+
+static void lora_prepare(td_module *net, td_site at)
+{
+    TD_REQUIRE(net != NULL, at, "td_lora: the model is NULL (%s)", td_last_reason());
+    TD_REQUIRE(td_params_laid_out(net) == NULL, at,
+               "td_lora after td_parameters; adapt the model first");
+    td_module_each(net, lora_refuse_second, &at);
+    td_module_each(net, lora_freeze, NULL);
+}
+
+int td_lora_at(td_module *net, td_lora_options options, td_site at)
+{
+    lora_prepare(net, at);
+    lora_visit v = { .options = options };
+    char *list = strdup(options.layers != NULL ? options.layers : "*"), *rest = list;
+    v.status = list != NULL ? TD_OK : td_fail(TD_E_NOMEM, "td_lora: no memory");
+    while (v.status == TD_OK && (v.pattern = strsep(&rest, ",")) != NULL) {
+        v.matched = 0;
+        td_module_each(net, lora_visit_layer, &v);
+        if (v.status == TD_OK && v.matched == 0) {
+            v.status = td_fail(TD_E_ARG,
+                               "LoRA: no linear layer's path matches '%s'; paths are like "
+                               "\"transformer.h.0.attn.c_attn\", and td_summary shows them",
+                               v.pattern);
+        }
+    }
+    free(list);
+    return v.status == TD_OK ? v.count : (int)v.status;
+}
+
+/* ---- files ---- */
+
+static const char lora_alpha[] = "lora.alpha";
+
+typedef struct lora_file {
+    const td_safetensors *from;    /* what is read */
+    td_safetensors_entry *entries; /* or what is written: names and data are its own */
+    int count;                     /* tensors so far */
+    double alpha;
+    td_status status;
+} lora_file;
+
+static char *lora_name(const char *path, int i)
+{
+    return td_format("base_model.model.%s.lora_%c.weight", path, "AB"[i]);
+}
+
+static void lora_list_layer(td_module *m, const char *path, void *user)
+{
+    lora_file *f = user;
+    const td_module *adapter = lora_of(m);
+    for (int i = 0; adapter != NULL && f->status == TD_OK && i < 2; i++) {
+        const td_tensor *t = adapter->tensors[i].tensor;
+        size_t bytes = (size_t)td_numel(t) * sizeof(float);
+        char *name = lora_name(path, i);
+        float *values = malloc(bytes);
+        f->entries[f->count++] =
+            (td_safetensors_entry){ name, TD_F32, td_shape_of(t), values, bytes };
+        f->alpha = ((const lora_state *)adapter->state)->alpha;
+        if (name != NULL && values != NULL) {
+            td_read(t, values, TD_F32);
+        } else {
+            f->status = td_fail(TD_E_NOMEM, "no memory to save the adapter of '%s'", path);
+        }
+    }
+}
+
+td_status td_lora_save(const char *path, const td_module *net)
+{
+    td_state_list all = td_module_state(net); /* it has more tensors than the adapters */
+    lora_file f = { .entries = calloc((size_t)(all.count + 1), sizeof *f.entries) };
+    char alpha[32];
+    if (all.count < 0 || f.entries == NULL) {
+        f.status = td_fail(TD_E_NOMEM, "no memory to save '%s'", path);
+    } else {
+        td_module_each((td_module *)(uintptr_t)net, lora_list_layer, &f);
+    }
+    if (f.status == TD_OK && f.count == 0) {
+        f.status = td_fail(TD_E_ARG, "'%s': the model has no adapters to save", path);
+    }
+    if (f.status == TD_OK) {
+        td_snprintf(alpha, sizeof alpha, "%.17g", f.alpha);
+        td_metadata metadata[] = { { "format", "pt" }, { lora_alpha, alpha } };
+        f.status = td_safetensors_write(path, f.entries, f.count, metadata, 2);
+    }
+    while (f.count-- > 0) {
+        free((char *)(uintptr_t)f.entries[f.count].name);
+        free((void *)(uintptr_t)f.entries[f.count].data);
+    }
+    free(f.entries);
+    td_state_list_free(&all);
+    return f.status;
+}
+
+static td_status lora_read(const td_safetensors *file, const td_safetensors_entry *e, td_tensor *to)
+{
+    if (td_safetensors_unknown(file, e) != NULL || !td_is_float(e->dtype) ||
+        !td_shape_equal(e->shape, td_shape_of(to))) {
+        return td_fail(TD_E_MISMATCH, "'%s' must be of floats %s for this model", e->name,
+                       td_describe_shape(td_shape_of(to)));
+    }
+    void *bytes = malloc(e->bytes);
+    td_status status = bytes != NULL ? td_safetensors_read(file, e, bytes)
+                                     : td_fail(TD_E_NOMEM, "no memory to read '%s'", e->name);
+    if (status == TD_OK) {
+        td_write(to, bytes, e->dtype);
+    }
+    free(bytes);
+    return status;
+}
+
+/* Gives a layer the adapter that the file has for it, if it has one. */
+static void lora_read_layer(td_module *m, const char *path, void *user)
+{
+    lora_file *f = user;
+    for (int i = 0; f->status == TD_OK && td_is_linear(m) && i < 2; i++) {
+        char *name = lora_name(path, i);
+        const td_safetensors_entry *e = name != NULL ? td_safetensors_find(f->from, name) : NULL;
+        free(name);
+        if (e == NULL) {
+            return; /* a B that is missing: td_lora_load counts */
+        }
+        if (i == 0) {
+            f->status = lora_add(m, e->shape.ndim == 2 ? e->shape.dim[0] : 0, f->alpha);
+        }
+        if (f->status == TD_OK) {
+            f->status = lora_read(f->from, e, lora_of(m)->tensors[i].tensor);
+            f->count++;
+        }
+    }
+}
+
+td_status td_lora_load(const char *path, td_module *net)
+{
+    td_safetensors *file;
+    lora_prepare(net, TD_HERE);
+    TD_TRY(td_safetensors_open(path, &file));
+    const char *text = td_safetensors_metadata(file, lora_alpha);
+    lora_file f = { .from = file, .alpha = text != NULL ? td_strtod(text, NULL) : 0.0 };
+    if (!(f.alpha > 0.0)) {
+        f.status = td_fail(TD_E_FORMAT, "its metadata have no '%s', which td_lora_save writes",
+                           lora_alpha);
+    }
+    td_module_each(net, lora_read_layer, &f);
+    if (f.status == TD_OK && (f.count != td_safetensors_count(file) || f.count % 2 != 0)) {
+        f.status = td_fail(TD_E_MISMATCH,
+                           "%d of its %d tensors are adapters for linear layers of this model",
+                           f.count, td_safetensors_count(file));
+    }
+    td_safetensors_close(file);
+    return f.status == TD_OK ? TD_OK : td_fail_context(f.status, "'%s' as adapters", path);
+}
+
+/* ---- merging ---- */
+
+static void lora_merge_layer(td_module *m, const char *path, void *user)
+{
+    (void)path, (void)user;
+    td_module *adapter = lora_of(m);
+    if (adapter == NULL) {
+        return;
+    }
+    const lora_state *s = adapter->state;
+    td_tensor *weight = m->tensors[0].tensor;
+    TD_STEP {
+        td_no_grad_begin();
+        td_tensor *change = td_linear(s->b, td_transpose(s->a, 0, 1), NULL);
+        td_copy_(weight, td_add(weight, td_mul_scalar(change, s->scale)));
+        td_no_grad_end();
+    }
+    td_module_unsurround(m, lora_run, NULL);
+    m->child_count--;
+    td_node_of(adapter)->parent = NULL;
+    td_module_free(adapter);
+}
+
+td_module *td_lora_merged(const td_module *net)
+{
+    td_module *merged = td_module_clone(net);
+    if (merged != NULL) {
+        td_math before = td_math_now();
+        td_set_math((td_math){ .precision = TD_PRECISION_FP32 });
+        td_module_each(merged, lora_merge_layer, NULL);
+        td_set_math(before);
+        td_module_each(merged, lora_freeze, merged);
+    }
+    return merged;
+}
