@@ -48,7 +48,7 @@ PLAN = [
     ("dist/dp", 650, 675, "replicas copy what clones copy"),
     ("dist/sync_bn", 340),
     ("dist/graph", 100),
-    ("dist/trace", 300),
+    ("dist/trace", 325),
     ("apps", 3700),
     ("apps/library", 100),
     ("apps/tools/*", 6190),

@@ -8,6 +8,7 @@
 
 #include "dist/comm/collectives.h"
 #include "tensor/clock.h"
+#include "tensor/extend.h"
 #include "tensor/hooks.h"
 #include "tensor/observe/watch.h"
 #include "tensor/system/folders.h"
@@ -34,6 +35,7 @@ static struct {
     int rank, world;
     double epoch;      /* seconds from CLOCK_MONOTONIC to the time of day */
     bool empty;        /* no event yet */
+    size_t memory;     /* bytes of step memory at the last counter */
     bool named[LANES]; /* lanes whose name has been written */
 } trace = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
@@ -78,8 +80,10 @@ static void write_name(const char *what, int lane, const char *name)
     fputs("\"}}\n", trace.file);
 }
 
-static void write_span(int lane, const char *lane_name, const char *name, double begin, double end,
-                       int64_t bytes)
+/* A category says what a span is: the pass of a kernel ("forward", "backward", "optimizer"), a
+ * "part" of a step, a "message", or a "span" outside of kernels. apps/report colours by it. */
+static void write_span(int lane, const char *lane_name, const char *category, const char *name,
+                       double begin, double end, int64_t bytes)
 {
     pthread_mutex_lock(&trace.lock);
     if (trace.file == NULL) {
@@ -91,8 +95,8 @@ static void write_span(int lane, const char *lane_name, const char *name, double
         write_name("thread_name", lane, lane_name);
     }
     begin_event("X", lane);
-    td_fprintf(trace.file, ",\"ts\":%.3f,\"dur\":%.3f", (begin + trace.epoch) * 1e6,
-               (end > begin ? end - begin : 0.0) * 1e6);
+    td_fprintf(trace.file, ",\"cat\":\"%s\",\"ts\":%.3f,\"dur\":%.3f", category,
+               (begin + trace.epoch) * 1e6, (end > begin ? end - begin : 0.0) * 1e6);
     if (bytes > 0) {
         fprintf(trace.file, ",\"args\":{\"bytes\":%lld}", (long long)bytes);
     }
@@ -139,7 +143,7 @@ void td_trace_end(void)
     td_trace_span(spans[span_depth].name, spans[span_depth].begin, td_clock());
 }
 
-void td_trace_span(const char *name, double begin, double end)
+static void write_on_thread(const char *category, const char *name, double begin, double end)
 {
     if (!td_trace_on()) {
         return;
@@ -147,14 +151,33 @@ void td_trace_span(const char *name, double begin, double end)
     int lane = lane_of_thread();
     char thread[32];
     snprintf(thread, sizeof thread, lane == 0 ? "compute" : "thread %d", lane);
-    write_span(lane, thread, name, begin, end, 0);
+    write_span(lane, thread, category, name, begin, end, 0);
+}
+
+void td_trace_span(const char *name, double begin, double end)
+{
+    write_on_thread("part", name, begin, end);
 }
 
 void td_trace_communication(const char *name, double begin, double end, int64_t bytes)
 {
     if (td_trace_on()) {
-        write_span(COMMUNICATION_LANE, "communication", name, begin, end, bytes);
+        write_span(COMMUNICATION_LANE, "communication", "message", name, begin, end, bytes);
     }
+}
+
+/* The step memory that this thread has in use after a kernel, where that has changed. */
+static void trace_memory(double at)
+{
+    size_t bytes = td_step_memory(TD_CPU).in_use;
+    pthread_mutex_lock(&trace.lock);
+    if (trace.file != NULL && bytes != trace.memory) {
+        trace.memory = bytes;
+        begin_event("C", 0);
+        td_fprintf(trace.file, ",\"ts\":%.3f,\"name\":\"memory\",\"args\":{\"step\":%zu}}\n",
+                   (at + trace.epoch) * 1e6, bytes);
+    }
+    pthread_mutex_unlock(&trace.lock);
 }
 
 /* Kernels, with their modules, and waiting: "conv2d layer1.0.conv1 (Conv2d)". A GPU's work has its
@@ -164,12 +187,19 @@ static void trace_call(const td_watched_call *call, void *user)
     (void)user;
     char name[160];
     const char *module = call->module != NULL ? call->module : "";
+    const char *category = call->span                         ? "span"
+                           : call->backward                   ? "backward"
+                           : strcmp(module, "optimizer") == 0 ? "optimizer"
+                                                              : "forward";
     snprintf(name, sizeof name, "%s%s%s", call->kernel, *module != '\0' ? " " : "", module);
-    if (call->device.type == TD_DEVICE_CPU) {
-        td_trace_span(name, call->begin, call->end);
-    } else {
-        write_span(GPU_LANE + call->device.index, td_device_name(call->device), name, call->begin,
-                   call->end, 0);
+    if (call->device.type != TD_DEVICE_CPU) {
+        write_span(GPU_LANE + call->device.index, td_device_name(call->device), category, name,
+                   call->begin, call->end, 0);
+        return;
+    }
+    write_on_thread(category, name, call->begin, call->end);
+    if (!call->span && lane_of_thread() == 0) {
+        trace_memory(call->end);
     }
 }
 
@@ -264,6 +294,7 @@ td_status td_trace_open(const char *path)
     trace.epoch = (double)day.tv_sec + (double)day.tv_nsec * 1e-9 - td_clock();
     trace.empty = true;
     memset(trace.named, 0, sizeof trace.named);
+    trace.memory = 0;
     fputs(HEAD, trace.file);
     char name[32];
     snprintf(name, sizeof name, "rank %d", trace.rank);

@@ -112,6 +112,38 @@ static int run_ranks(int rank, int size, void *arg)
     return 0;
 }
 
+/* Whether all events of a rank whose name begins so are of the category; false: there are none. */
+static bool are_of(const cJSON *trace, int rank, const char *name, const char *category)
+{
+    int count = 0, right = 0;
+    const cJSON *event = NULL;
+    cJSON_ArrayForEach(event, golden_get(trace, "traceEvents"))
+    {
+        const cJSON *cat = cJSON_GetObjectItem(event, "cat");
+        bool named = strncmp(golden_get(event, "name")->valuestring, name, strlen(name)) == 0;
+        if (named && cat != NULL && golden_get(event, "pid")->valueint == rank) {
+            count++;
+            right += strcmp(cat->valuestring, category) == 0;
+        }
+    }
+    return count > 0 && right == count;
+}
+
+/* The most bytes of a rank's counters of memory. */
+static double most_memory(const cJSON *trace, int rank)
+{
+    double most = 0;
+    const cJSON *event = NULL;
+    cJSON_ArrayForEach(event, golden_get(trace, "traceEvents"))
+    {
+        if (golden_get(event, "pid")->valueint == rank &&
+            strcmp(golden_get(event, "ph")->valuestring, "C") == 0) {
+            most = fmax(most, golden_number(golden_get(event, "args"), "step"));
+        }
+    }
+    return most;
+}
+
 /* What ranks trace that run `run` with the path of a file. */
 static cJSON *trace_of(int ranks, int (*run)(int, int, void *), const char *name)
 {
@@ -131,6 +163,13 @@ static void test_ranks_are_put_together(void **state)
         assert_int_equal(count_events(trace, rank, "X", "forward"), 3);
         assert_int_equal(count_events(trace, rank, "X", "backward"), 3);
         assert_true(count_events(trace, rank, "X", "bucket") >= 3);
+        assert_true(are_of(trace, rank, "forward", "part"));
+        assert_true(are_of(trace, rank, "bucket", "message"));
+        assert_true(are_of(trace, rank, "wait for buckets", "span"));
+        assert_true(are_of(trace, rank, "unary_grad", "backward"));
+        assert_true(are_of(trace, rank, "sgd", "optimizer"));
+        assert_true(count_events(trace, rank, "C", "memory") > 6);
+        assert_true(most_memory(trace, rank) >= 64);
     }
     cJSON_Delete(trace);
     assert_int_equal(access(temp_path("all.rank1.json"), F_OK), -1);
