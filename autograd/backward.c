@@ -45,7 +45,7 @@ static td_grad_slot leaf_slot(td_leaf *leaf)
 td_grad_slot td_input_grad(td_node *node, int i)
 {
     const td_tensor *input = &td_edge_of(node, i)->tensor;
-    struct td_grad_state *state = td_edge_of(node, i)->state;
+    struct td_grad_state *state = td_edge_state(node, i);
     if (state == NULL) {
         return (td_grad_slot){ NULL, false };
     }
@@ -68,7 +68,7 @@ td_grad_slot td_input_grad(td_node *node, int i)
 td_grad_slot td_input_grad_over(td_node *node, int i, const td_tensor *dy)
 {
     const td_tensor *input = &td_edge_of(node, i)->tensor;
-    struct td_grad_state *state = td_edge_of(node, i)->state;
+    struct td_grad_state *state = td_edge_state(node, i);
     bool free_to_take = state != NULL && state->leaf == NULL && !state->has_grad &&
                         dy == &node->out.grad && node->out.exclusive && !node->out.retain;
     if (!free_to_take || dy->dtype != input->dtype || !td_is_dense(input) ||
@@ -84,7 +84,7 @@ td_grad_slot td_input_grad_over(td_node *node, int i, const td_tensor *dy)
 
 void td_input_grad_is(td_node *node, int i, const td_tensor *g)
 {
-    struct td_grad_state *state = td_edge_of(node, i)->state;
+    struct td_grad_state *state = td_edge_state(node, i);
     if (state == NULL) {
         return;
     }
@@ -138,6 +138,9 @@ static void mark(td_node *node, td_site at)
                "td_backward: the tape of this tensor was used up by an earlier td_backward "
                "(%s, %s:%d); run the forward again, or add the losses and call td_backward once",
                node->op, node->site.file, node->site.line);
+    TD_REQUIRE(node->pass == TD_PASS_ALL, at,
+               "td_backward: an earlier td_backward has left a rest of %s, %s:%d: td_backward_rest",
+               node->op, node->site.file, node->site.line);
     node->reachable = true;
 }
 
@@ -158,11 +161,34 @@ static void mark_reachable(td_node *last, uint64_t id, td_site at)
     }
 }
 
+/* Whether the node's leaves can wait: it also has an input that was computed. */
+static bool splits(const td_node *node)
+{
+    bool leaf = false, computed = false;
+    for (int i = 0; i < node->edge_count; i++) {
+        const struct td_grad_state *state = node->edges[i].state;
+        leaf = leaf || (state != NULL && state->leaf != NULL);
+        computed = computed || (state != NULL && state->leaf == NULL);
+    }
+    return node->can_split && node->out.has_grad && leaf && computed;
+}
+
+/* The node keeps its gradient and what it has saved until its second pass. */
+static void leave_for_later(td_rest *rest, td_node *node)
+{
+    node->pass = TD_PASS_LEAVES;
+    node->reachable = false;
+    *(rest->first == NULL ? &rest->first : &rest->last->later) = node;
+    rest->last = node;
+}
+
 /* A reachable node may have no gradient, if the nodes after it passed none on. Its gradient then
  * counts as zero: its backward function does not run, but its uses of leaves are done all the same.
  */
 static void run_node(td_node *node)
 {
+    td_rest *rest = td_tape_of_step()->rest;
+    node->pass = rest != NULL && splits(node) ? TD_PASS_COMPUTED : node->pass;
     if (node->out.has_grad) {
         int64_t scope = td_scope_begin();
         if (node->module != NULL) {
@@ -180,6 +206,10 @@ static void run_node(td_node *node)
             td_context_pop();
         }
         td_scope_end(scope, NULL);
+    }
+    if (node->pass == TD_PASS_COMPUTED) {
+        leave_for_later(rest, node);
+        return;
     }
     if (!node->out.retain) {
         td_drop_gradient(&node->out);
@@ -199,7 +229,9 @@ void td_tape_run(td_node *last, const td_tensor *gradient, void (*begun)(void *u
     td_tape *tape = td_tape_of_step();
     TD_REQUIRE(!tape->running, at,
                "td_backward inside a backward (from a hook); wait until it is over");
-    tape->backward = tape->outer != NULL ? tape->outer->backward : td_backward_id();
+    tape->backward = tape->outer != NULL ? tape->outer->backward
+                     : tape->rests > 0   ? tape->backward
+                                         : td_backward_id();
     mark_reachable(last, tape->backward, at);
     tape->running = true;
     if (begun != NULL) {
@@ -218,10 +250,43 @@ void td_tape_run(td_node *last, const td_tensor *gradient, void (*begun)(void *u
     tape->running = false;
 }
 
-static void run_backward(td_node *last, const td_tensor *gradient, td_site at)
+/* A backward is over when none of its rests waits. */
+static void end_backward(const td_tape *tape)
 {
+    if (tape->rests == 0) {
+        td_leaf_backward_end();
+    }
+}
+
+static void run_backward(td_node *last, const td_tensor *gradient, td_rest **rest, td_site at)
+{
+    td_tape *tape = td_tape_of_step();
+    td_rest *left = rest != NULL ? td_step_bytes(sizeof *left) : NULL;
+    tape->rest = left;
     td_tape_run(last, gradient, NULL, NULL, at);
-    td_leaf_backward_end();
+    tape->rest = NULL;
+    if (rest != NULL) {
+        *rest = left;
+        tape->rests++;
+    }
+    end_backward(tape);
+}
+
+void td_backward_rest_at(td_rest *rest, td_site at)
+{
+    td_tape *tape = td_in_step() ? td_tape_of_step() : NULL;
+    TD_REQUIRE(rest != NULL && tape != NULL && !tape->running, at,
+               "td_backward_rest: there is no rest, its step is over, or a backward runs (from a "
+               "hook)");
+    TD_REQUIRE(!rest->done, at, "td_backward_rest: this rest has run already");
+    rest->done = tape->running = true;
+    for (td_node *node = rest->first, *next; node != NULL; node = next) {
+        next = node->later;
+        run_node(node);
+    }
+    tape->running = false;
+    tape->rests--;
+    end_backward(tape);
 }
 
 static void check_start(const td_tensor *t, td_site at)
@@ -253,7 +318,7 @@ void td_backward_at(td_backward_options options, td_site at)
     check_start(loss, at);
     if (options.gradient != NULL) {
         check_gradient(loss, options.gradient, at);
-        run_backward(loss->grad->node, options.gradient, at);
+        run_backward(loss->grad->node, options.gradient, options.rest, at);
         return;
     }
     TD_REQUIRE(td_numel(loss) == 1, at,
@@ -263,6 +328,6 @@ void td_backward_at(td_backward_options options, td_site at)
     int64_t scope = td_scope_begin();
     td_tensor *one = td_step_new_like(loss, at);
     td_kernels_of(td_device_of(one))->fill(one, 1.0);
-    run_backward(loss->grad->node, one, at);
+    run_backward(loss->grad->node, one, options.rest, at);
     td_scope_end(scope, NULL);
 }

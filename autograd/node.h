@@ -21,6 +21,14 @@ typedef struct td_saved_tensor {
     uint32_t version; /* of the storage, when it was saved: a write in between raises it */
 } td_saved_tensor;
 
+/* Which inputs a node's backward gives gradients. A node that can be split may run in two passes.
+ */
+typedef enum td_pass {
+    TD_PASS_ALL,
+    TD_PASS_COMPUTED, /* only inputs that were computed */
+    TD_PASS_LEAVES,   /* only leaves */
+} td_pass;
+
 /* One operation on the tape. */
 struct td_node {
     td_node *previous;  /* the operation recorded before; NULL: this was the first */
@@ -35,7 +43,19 @@ struct td_node {
     int edge_count, saved_count;
     bool reachable; /* the loss of the running backward depends on the result */
     bool done;      /* a backward has passed the node; what the node saved is released */
+    bool can_split;
+    td_pass pass;
+    td_node *later; /* the next node in the same td_rest */
 };
+
+/* Nodes whose second pass waits, in the order in which backward has come to them. */
+struct td_rest {
+    td_node *first, *last;
+    bool done;
+};
+
+/* Where the gradient of input i goes in this pass; NULL: nowhere. */
+struct td_grad_state *td_edge_state(const td_node *node, int i);
 
 /* Input i. Inputs that are NULL at the end of the list have no edge: an empty one stands for them.
  */
@@ -50,6 +70,8 @@ typedef struct td_tape {
     td_node *last;
     bool running;          /* a backward is under way */
     uint64_t backward;     /* the number of that backward */
+    td_rest *rest;         /* of the running backward, if it leaves something; otherwise NULL */
+    int rests;             /* that have not run yet */
     struct td_tape *outer; /* NULL: this is the step's own tape. Otherwise this tape is recorded,
                               and walked, while a backward walks the outer one (recomputation) */
 } td_tape;

@@ -222,6 +222,7 @@ td_tensor *td_record(const td_record_args *args, td_site at)
     node->module = td_context_top();
     node->site = at;
     node->backward = args->backward;
+    node->can_split = args->can_split;
     for (int i = 0; i < count; i++) {
         add_edge(&node->edges[i], inputs[i]);
     }
@@ -265,7 +266,14 @@ td_site td_node_site(const td_node *node)
     return node->site;
 }
 
+struct td_grad_state *td_edge_state(const td_node *node, int i)
+{
+    struct td_grad_state *state = td_edge_of(node, i)->state;
+    td_pass pass = state != NULL && state->leaf != NULL ? TD_PASS_LEAVES : TD_PASS_COMPUTED;
+    return node->pass == TD_PASS_ALL || node->pass == pass ? state : NULL;
+}
+
 bool td_input_needs_grad(const td_node *node, int i)
 {
-    return td_edge_of(node, i)->state != NULL;
+    return td_edge_state(node, i) != NULL;
 }

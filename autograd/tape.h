@@ -57,6 +57,8 @@ typedef struct td_record_args {
     td_tensor *reads[TD_MAX_READS];   /* inputs that only observers need: running statistics */
     const void *params;               /* numbers that backward needs; copied */
     size_t params_size;
+    bool can_split; /* backward may run twice, and each time gives some inputs their gradients:
+                       those for which td_input_needs_grad, or a slot that is not NULL, says so */
 } td_record_args;
 
 /* Ends an operation: records a node if gradients are enabled and an input needs one, and returns

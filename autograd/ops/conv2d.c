@@ -108,7 +108,7 @@ td_tensor *td_conv2d_at(td_conv2d_options options, td_site at)
     td_shape shape = conv2d_output_shape(x, w, &params, at);
     td_tensor *y = td_step_new(shape, x->dtype, TD_IMAGE, td_device_of(x), at);
     td_kernels_of(td_device_of(x))->conv2d(y, x, w, b, &params);
-    return TD_RECORD(at, .op = "conv2d", .backward = conv2d_backward, .out = y,
+    return TD_RECORD(at, .op = "conv2d", .backward = conv2d_backward, .can_split = true, .out = y,
                      .inputs = { x, w, b },
                      .saved = { td_needs_grad(w) ? x : NULL, td_needs_grad(x) ? w : NULL },
                      .params = &params, .params_size = sizeof params);

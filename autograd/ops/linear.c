@@ -52,7 +52,7 @@ td_tensor *td_linear_at(td_tensor *x, td_tensor *w, td_tensor *b, td_site at)
     td_tensor xm = td_op_matrix(x, at), ym = td_op_matrix(y, at), w_t = td_op_swapped(w, 0, 1);
     td_math math = td_math_now();
     td_kernels_of(td_device_of(x))->matmul(&ym, &xm, &w_t, b, false, math);
-    return TD_RECORD(at, .op = "linear", .backward = linear_backward, .out = y,
+    return TD_RECORD(at, .op = "linear", .backward = linear_backward, .can_split = true, .out = y,
                      .inputs = { x, w, b },
                      .saved = { td_needs_grad(w) ? x : NULL, td_needs_grad(x) ? w : NULL },
                      .params = &math, .params_size = sizeof math);

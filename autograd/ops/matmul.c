@@ -86,6 +86,7 @@ td_tensor *td_matmul_at(td_tensor *a, td_tensor *b, td_site at)
     td_tensor ym = b->ndim == 2 ? td_op_matrix(y, at) : *y;
     td_math math = td_math_now();
     td_kernels_of(td_device_of(a))->matmul(&ym, &am, &bm, NULL, false, math);
-    return TD_RECORD(at, .op = "matmul", .backward = matmul_backward, .out = y, .inputs = { a, b },
-                     .saved = { a, b }, .params = &math, .params_size = sizeof math);
+    return TD_RECORD(at, .op = "matmul", .backward = matmul_backward, .can_split = true, .out = y,
+                     .inputs = { a, b }, .saved = { a, b }, .params = &math,
+                     .params_size = sizeof math);
 }

@@ -259,7 +259,7 @@ static td_status submit_alone(td_group *group, const td_collective *c, td_work *
     return handle == NULL || *handle != NULL ? TD_OK : TD_E_NOMEM;
 }
 
-/* A group's threads start when they are first needed, so that groups that nobody uses cost none:
+/* A group's threads start when they are first needed, so that unused groups cost none:
  * the watchdog with the first collective, the communication thread with the first that the caller
  * does not run itself. With the lock. */
 static td_status start_threads(td_group *group, bool communicates)
