@@ -62,7 +62,8 @@ td_tensor *td_count_top_at(td_tensor *x, td_tensor *labels, int64_t k, td_site a
 /* [...,m,k] x [...,k,n] -> [...,m,n]; the other dimensions broadcast. A vector a [k] counts as one
  * row, a vector b [k] as one column; the result lacks that dimension. */
 td_tensor *td_matmul_at(td_tensor *a, td_tensor *b, td_site at);
-/* x w^T + b: x [...,in], w [out,in], b [out] or NULL -> [...,out]. */
+/* x w^T + b: x [...,in], w [out,in], b [out] or NULL -> [...,out]. A bf16 weight below an x of f32
+ * is widened where neither takes a gradient; otherwise x is rounded to bf16. */
 td_tensor *td_linear_at(td_tensor *x, td_tensor *w, td_tensor *b, td_site at);
 
 /* td_conv2d(x, w, b, ...): x [N,C,H,W], w [O,C/groups,KH,KW], b [O] or NULL -> [N,O,OH,OW], with

@@ -28,7 +28,7 @@ PLAN = [
     ("autograd/*", 270),
     ("nn", 2050, 2455, "deferred parameters are asked for where a tensor is made, drawn, moved and listed; frozen ones"),
     ("nn/shared", 550),
-    ("nn/models", 1310),
+    ("nn/models", 1335),
     ("nn/models/zoo", 570),
     ("nn/models/files", 770),
     ("nn/extra", 2330),
@@ -57,7 +57,7 @@ PRODUCT_PLAN = 79000
 ROOTS = ("tensor", "autograd", "nn")  # what a learner reads first
 ROOTS_PLAN, ROOTS_LIMIT = 7600, 7600
 
-PUBLIC_PLAN, PUBLIC_LIMIT = 200, 225
+PUBLIC_PLAN, PUBLIC_LIMIT = 200, 226
 # Families of operations, one line each: a reader looks one up, and need not know the others.
 FAMILIES = re.compile(r"autograd/(ops/(elements|shapes)|attention|losses|norms|windows|attention)\.h")
 LONG_FILE, LONG_FUNCTION, LONG_STRUCT = 500, 60, 20

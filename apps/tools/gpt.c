@@ -99,6 +99,7 @@ static td_status gpt_use(gpt_run *g)
     if (g->gpt == NULL) {
         return td_fail_context(TD_E_FORMAT, "--model");
     }
+    TD_TRY(g->writing.bf16 ? td_gpt_hold_bf16(g->gpt) : TD_OK);
     return g->generate != NULL ? gpt_generate(g) : gpt_merge(g);
 }
 
@@ -116,6 +117,9 @@ static void gpt_check_use(const gpt_run *g, bool uses)
     }
     if (g->lora.merge != NULL && (g->lora.adapter == NULL || g->generate != NULL)) {
         cli_refuse("--merge needs --adapter FILE, and is not for --generate");
+    }
+    if (g->writing.bf16 && g->generate == NULL) {
+        cli_refuse("--bf16 is for --generate TEXT; --precision bf16 trains");
     }
     if (g->lora.rank > 0 && (g->lora.adapter != NULL || uses)) {
         cli_refuse("--lora trains new adapters: not with --adapter, --generate or --merge");
@@ -240,6 +244,7 @@ static void writing_options(gpt_run *g)
         cli_real("repetition-penalty", &w->repetition_penalty, 0.01, 100,
                  "Above 1: tokens that are in the text already become less likely"),
         cli_text("stop", "TEXT", &w->stop, "Stop before this text"),
+        cli_flag("bf16", &w->bf16, "Hold the weights in bf16: half the memory, and faster"),
         { 0 }
     };
     train_args_add(&g->base.args, table);

@@ -42,6 +42,38 @@ static void linear_check(const td_tensor *x, const td_tensor *w, const td_tensor
     }
 }
 
+/* A weight that is held in bf16 and not trained, under an x of f32. */
+static bool linear_holds(const td_tensor *x, const td_tensor *w, const td_tensor *b)
+{
+    return x->dtype == TD_F32 && w->dtype == TD_BF16 && (b == NULL || b->dtype == TD_F32) &&
+           !td_needs_grad(w) && !td_needs_grad(x);
+}
+
+/* y = x w^T + b with w widened to f32, a stretch of its rows at a time. */
+static void linear_widened(const td_tensor *y, const td_tensor *x, const td_tensor *w,
+                           const td_tensor *b, td_math math, td_site at)
+{
+    enum { STRETCH = 4096 };
+    int64_t out = w->shape[0], most = out < STRETCH ? out : STRETCH;
+    td_device device = td_device_of(x);
+    td_tensor *room = td_step_new(TD_SHAPE(most, w->shape[1]), TD_F32, TD_ROW_MAJOR, device, at);
+    for (int64_t first = 0; first < out; first += STRETCH) {
+        int64_t n = out - first < STRETCH ? out - first : STRETCH;
+        td_tensor part = *y, rows = *w, wide = *room, bias;
+        part.offset += first * y->stride[1];
+        rows.offset += first * w->stride[0];
+        part.shape[1] = rows.shape[0] = wide.shape[0] = n;
+        if (b != NULL) {
+            bias = *b;
+            bias.offset += first * b->stride[0];
+            bias.shape[0] = n;
+        }
+        td_kernels_of(device)->copy(&wide, &rows);
+        td_tensor turned = td_op_swapped(&wide, 0, 1);
+        td_kernels_of(device)->matmul(&part, x, &turned, b != NULL ? &bias : NULL, false, math);
+    }
+}
+
 td_tensor *td_linear_at(td_tensor *x, td_tensor *w, td_tensor *b, td_site at)
 {
     x = td_op_input(x, "linear", "x", TD_RULE_OF(linear), at);
@@ -51,7 +83,14 @@ td_tensor *td_linear_at(td_tensor *x, td_tensor *w, td_tensor *b, td_site at)
     td_tensor *y = td_step_new(shape, x->dtype, TD_ROW_MAJOR, td_device_of(x), at);
     td_tensor xm = td_op_matrix(x, at), ym = td_op_matrix(y, at), w_t = td_op_swapped(w, 0, 1);
     td_math math = td_math_now();
-    td_kernels_of(td_device_of(x))->matmul(&ym, &xm, &w_t, b, false, math);
+    const td_kernels *kernels = td_kernels_of(td_device_of(x));
+    if (!linear_holds(x, w, b)) {
+        kernels->matmul(&ym, &xm, &w_t, b, false, math);
+    } else if (kernels->matmul_few != NULL && xm.shape[0] <= TD_FEW_ROWS) {
+        kernels->matmul_few(&ym, &xm, &w_t, b);
+    } else {
+        linear_widened(&ym, &xm, w, b, math, at);
+    }
     return TD_RECORD(at, .op = "linear", .backward = linear_backward, .can_split = true, .out = y,
                      .inputs = { x, w, b },
                      .saved = { td_needs_grad(w) ? x : NULL, td_needs_grad(x) ? w : NULL },

@@ -172,6 +172,9 @@ static td_tensor *gpt_embed(const transformer_state *s, td_tensor *tokens, td_si
                "gpt: %lld tokens are more than the context of %lld that the model was made for",
                (long long)end, (long long)s->context);
     td_tensor *x = td_forward_at(s->wte, tokens, at);
+    if (x->dtype == TD_BF16 && s->ln_f->tensors[0].tensor->dtype == TD_F32) { /* td_gpt_hold_bf16 */
+        x = td_cast_at(x, TD_F32, at);
+    }
     if (s->wpe != NULL) {
         td_tensor *position = s->wpe->tensors[0].tensor;
         bool whole = past == 0 && end == s->context;

@@ -52,6 +52,13 @@ td_module *td_gpt_at(td_gpt_options options, td_site at);
 /* The options of a GPT with all sizes; preset is NULL. A mistake of the program if m is no GPT. */
 td_gpt_options td_gpt_options_of(const td_module *m);
 
+/* From now on the weights of linear layers and embeddings are held in bf16, but for positions:
+ * half the memory, and tokens are generated faster, as each one reads all weights. They are widened
+ * where they are used, so a forward has the bits of a model whose weights have been rounded to
+ * bf16. No parameter takes gradients any more. Call it before td_parameters. TD_E_NOMEM: a part of
+ * the weights is bf16. */
+td_status td_gpt_hold_bf16(td_module *gpt);
+
 /* ---- text from a GPT ---- */
 
 typedef struct td_gpt_prompt {

@@ -40,6 +40,34 @@ void td_gpt_cache_free(td_gpt_cache *cache, const td_module *gpt)
     *cache = (td_gpt_cache){ NULL, NULL, 0 };
 }
 
+/* ---- weights in bf16 ---- */
+
+static void gpt_hold(td_module *m, const char *path, void *user)
+{
+    (void)path;
+    td_status *status = user;
+    for (int i = 0; i < m->tensor_count && *status == TD_OK; i++) {
+        td_tensor *t = m->tensors[i].tensor, *narrow;
+        td_requires_grad(t, false);
+        if (t->ndim != 2 || t->dtype != TD_F32 || strcmp(m->name, "wpe") == 0) {
+            continue;
+        }
+        if ((narrow = td_clone_as(t, TD_BF16, td_device_of(t))) == NULL) {
+            *status = TD_E_NOMEM;
+            return;
+        }
+        td_exchange_memory(t, narrow);
+        td_free(narrow);
+    }
+}
+
+td_status td_gpt_hold_bf16(td_module *gpt)
+{
+    td_status status = TD_OK;
+    td_module_each(gpt, gpt_hold, &status);
+    return status;
+}
+
 /* ---- what is asked for ---- */
 
 static td_status gpt_check_prompt(const td_gpt_generate_options *o, const td_gpt_options *model,

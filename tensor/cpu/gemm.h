@@ -44,7 +44,7 @@ typedef struct td_gemm_desc {
      * factor is bf16, or f32 that is rounded; or both are f32 and split in two. It must be dense
      * along its rows or its columns. bias is f32. */
     bool bf16, split;
-    td_dtype a_dtype, b_dtype; /* then */
+    td_dtype a_dtype, b_dtype; /* then; td_gemm_few looks at b_dtype, too */
 } td_gemm_desc;
 
 /* Bytes of workspace that the product needs, for B in the kernels' order; often 0. It depends on

@@ -72,8 +72,10 @@ typedef struct td_attention_tile {
     const void *lse, *dots;
 } td_attention_tile;
 
-/* c (m x n) = a b, sums of k terms as the micro-kernels make them; rows of b are dense. */
+/* c (m x n) = a b, sums of k terms as the micro-kernels make them; rows of b are dense. more: the
+ * terms follow those that are in c. */
 typedef struct td_few_rows {
+    bool more;
     int64_t m, n, k;
     const void *a, *b;
     int64_t a_row, a_col, b_row, c_row;

@@ -4,6 +4,7 @@
 #include "tensor/cpu/conv.h"
 #include "tensor/cpu/cpu_device.h"
 #include "tensor/cpu/gemm.h"
+#include "tensor/cpu/gemm_few.h"
 #include "tensor/cpu/gemm_kernels.h"
 #include "tensor/cpu/ops.h"
 #include "tensor/kernels/staged.h"
@@ -187,6 +188,26 @@ void td_cpu_matmul(td_tensor *c, const td_tensor *a, const td_tensor *b, const t
     const void *add = td_stage_in_as(&shift, bias, TD_ROW_MAJOR, g.bf16 ? TD_F32 : g.dtype);
     multiply_batches(g, to, left, right, add, accumulate);
     td_stage_end(&shift, &sb, &sa, &sc);
+}
+
+void td_cpu_matmul_few(td_tensor *c, const td_tensor *a, const td_tensor *b, const td_tensor *bias)
+{
+    td_gemm_desc g = { .dtype = TD_F32,
+                       .m = c->shape[0],
+                       .n = c->shape[1],
+                       .k = a->shape[1],
+                       .a = td_ptr(a),
+                       .a_row = a->stride[0],
+                       .a_col = a->stride[1],
+                       .b = td_ptr(b),
+                       .b_row = b->stride[0],
+                       .b_col = b->stride[1],
+                       .c = td_ptr(c),
+                       .c_row = c->stride[0],
+                       .bias = bias != NULL ? td_ptr(bias) : NULL,
+                       .batch = 1,
+                       .b_dtype = b->dtype };
+    td_gemm_few(td_cpu_pool(td_device_of(c)), &g);
 }
 
 /* ---- convolutions ---- */

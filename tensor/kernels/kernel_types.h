@@ -5,6 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+enum { TD_FEW_ROWS = 8 }; /* of a product that reads a large matrix once */
+
 /* The operations of tensor/kernels/elementwise.def: TD_UNARY_relu, TD_BINARY_add, TD_COMPARE_lt;
  * and of tensor/kernels/updates.def: TD_UPDATE_ADAM. */
 typedef enum td_unary_op {

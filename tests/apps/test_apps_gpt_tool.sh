@@ -66,9 +66,9 @@ says 'next to the weights' '^adapters: 1024 parameters are trained$'
 validations out >tuned
 [ "$(stat -c %s adapter.st)" -lt 8000 ]
 tap $? 'they are saved alone'
+[ "$(stat -c %s adapter.st)" -eq "$(stat -c %s best_adapter.st)" ]
+tap $? 'the best ones, too'
 weights adapter.st >expected
-weights best_adapter.st >best
-same 'the best ones, too' expected best
 works 'a part of the run' "$gpt" "${tune[@]}" --epochs 1 --save tuned.st
 works 'and the rest' "$gpt" --data more.txt --resume tuned.st --epochs 2 --save-model resumed.st
 weights resumed.st >resumed
@@ -109,6 +109,8 @@ works 'the likeliest tokens' "$gpt" --generate x --model model.st --length 9 --t
 works 'until a text' "$gpt" --generate 'static ' --model model.st --length 20 --stop "$(head -c 9 first | tail -c 2)"
 printf 'static \n' >expected
 same 'which is not printed' expected out
+works 'weights in bf16' "$gpt" --generate 'static ' --model model.st --length 20 --bf16
+says 'write, too' '^static '
 works 'samples while it trains' "$gpt" "${few[@]}" --sample-every 20 --length 9 --save-model sampled.st
 says 'they are marked' '^---- a sample ----$'
 weights sampled.st >sampled
@@ -154,4 +156,5 @@ fails 'the best of no validation' 1 'needs a validation: --validation FILE' \
 fails 'a longer text than a checkpoint keeps' 64 '--preset: the value has 2000 bytes, and a checkpoint keeps at most' \
     "$gpt" --data text.txt --preset "$(printf '%02000d' 0)"
 fails 'processes for a text' 64 '--spawn' "$gpt" --generate x --model model.st --spawn 2
+fails 'training with weights in bf16' 64 'bf16 is for --generate' "$gpt" --data text.txt --bf16
 done_testing

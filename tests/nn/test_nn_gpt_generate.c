@@ -3,7 +3,9 @@
 #include "tandem.h"
 
 #include "nn/models/gpt_internal.h"
+#include "nn/module.h"
 #include "tensor/extend.h"
+#include "tensor/f16.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -115,6 +117,38 @@ static void test_from_a_cache(void **state)
         net = make(variants[i], TD_F64);
         check_cache(net);
         td_module_free(net);
+    }
+}
+
+/* Rounds what td_gpt_hold_bf16 does. */
+static void round_weights(td_module *m, const char *path, void *user)
+{
+    (void)path, (void)user;
+    for (int i = 0; i < m->tensor_count; i++) {
+        td_tensor *t = m->tensors[i].tensor;
+        float *values = td_data_rw(t);
+        for (int64_t k = 0; t->ndim == 2 && strcmp(m->name, "wpe") != 0 && k < td_numel(t); k++) {
+            values[k] = td_bf16_to_f32(td_f32_to_bf16(values[k]));
+        }
+    }
+}
+
+static void test_weights_in_bf16(void **state)
+{
+    (void)state;
+    static double held[CONTEXT * WORDS], rounded[CONTEXT * WORDS];
+    int64_t tokens[CONTEXT];
+    fill(tokens, CONTEXT, 7);
+    for (int i = 0; i < 2; i++) {
+        td_module *net = make(variants[i], TD_F32), *other = make(variants[i], TD_F32);
+        assert_int_equal(td_gpt_hold_bf16(net), TD_OK);
+        td_module_each(other, round_weights, NULL);
+        check_cache(net);
+        run(net, tokens, 1, CONTEXT, held);
+        run(other, tokens, 1, CONTEXT, rounded);
+        assert_memory_equal(held, rounded, sizeof held);
+        td_module_free(net);
+        td_module_free(other);
     }
 }
 
@@ -372,9 +406,10 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_from_a_cache), cmocka_unit_test(test_generate),
-        cmocka_unit_test(test_slide),        cmocka_unit_test(test_ends),
-        cmocka_unit_test(test_shares),       cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_from_a_cache), cmocka_unit_test(test_weights_in_bf16),
+        cmocka_unit_test(test_generate),     cmocka_unit_test(test_slide),
+        cmocka_unit_test(test_ends),         cmocka_unit_test(test_shares),
+        cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

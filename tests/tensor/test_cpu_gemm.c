@@ -1,7 +1,9 @@
 /* Matrix products against a plain double-precision loop, at every instruction set of the machine.
  */
 #include "tensor/cpu/gemm.h"
+#include "tensor/cpu/gemm_few.h"
 #include "tensor/cpu/isa.h"
+#include "tensor/f16.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -254,6 +256,22 @@ static void test_f64(void **state)
     random_shapes(TD_F64);
 }
 
+/* By B in bf16, which holds the same values: the same bits. */
+static void rows_by_bf16(td_pool *pool, td_gemm_desc d, const float *c, const td_bf16 *b,
+                         const float *expected)
+{
+    size_t bytes = (size_t)(d.m * d.n) * sizeof *c;
+    float *part = malloc(bytes);
+    assert_non_null(part);
+    memcpy(part, c, bytes);
+    d.b = b;
+    d.b_dtype = TD_BF16;
+    d.c = part;
+    td_gemm_few(pool, &d);
+    assert_memory_equal(part, expected, bytes);
+    free(part);
+}
+
 /* A row has the same bits alone, among few and among many, with B in either order. */
 static void rows_of_few(td_isa isa)
 {
@@ -263,6 +281,13 @@ static void rows_of_few(td_isa isa)
     }
     operand a = make_operand(TD_F32, M * K_), b = make_operand(TD_F32, K_ * N);
     operand c = make_operand(TD_F32, M * N), bias = make_operand(TD_F32, N);
+    td_bf16 *narrow = malloc(sizeof *narrow * K_ * N);
+    assert_non_null(narrow);
+    for (int64_t i = 0; i < K_ * N; i++) {
+        narrow[i] = td_f32_to_bf16(((float *)b.data)[i]);
+        ((float *)b.data)[i] = td_bf16_to_f32(narrow[i]);
+        b.exact[i] = ((float *)b.data)[i];
+    }
     td_gemm_desc d = { .dtype = TD_F32,
                        .m = M,
                        .n = N,
@@ -290,6 +315,9 @@ static void rows_of_few(td_isa isa)
             few.c = (operand){ m * N, (float *)c.data + 7 * N, NULL };
             float *part = compute(pool, &few);
             assert_memory_equal(part, whole + 7 * N, (size_t)(m * N) * sizeof *part);
+            if (m <= TD_FEW_ROWS) {
+                rows_by_bf16(pool, few.desc, few.c.data, narrow, part);
+            }
             free(part);
             td_pool_free(pool);
         }
@@ -299,6 +327,7 @@ static void rows_of_few(td_isa isa)
     for (int i = 0; i < 4; i++) {
         free_operand(all[i]);
     }
+    free(narrow);
 }
 
 static void test_a_row_alone(void **state)

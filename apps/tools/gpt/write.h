@@ -9,6 +9,7 @@
 typedef struct gpt_writing {
     const char *vocab, *merges; /* of the tokenizer; NULL: bytes */
     const char *stop;           /* NULL, or the text before which it ends */
+    bool bf16;                  /* weights are held in bf16 */
     bool quiet;                 /* does not tell that the text may get longer than the context */
     int64_t length, top_k, seed;
     double temperature, top_p, repetition_penalty;
