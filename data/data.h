@@ -257,6 +257,11 @@ typedef struct td_deal {
     int rank, world_size; /* world_size 0: there is one rank */
     bool drop_last;       /* drop the last samples instead of repeating the first ones */
     bool no_padding;      /* neither repeat nor drop samples: ranks may differ by one sample */
+    /* parts > 0: this rank gets the shares of several: of rank, rank + stride, and so on (or of the
+     * last rank, where there are no more), and none is no_padding. Its order has `each` samples of
+     * every share in turn, so that a batch of parts * each has `each` of every share. */
+    int parts, stride;
+    int64_t each;
 } td_deal;
 
 typedef struct td_loader td_loader;

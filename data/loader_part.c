@@ -23,7 +23,8 @@ static const int64_t MOST_EPOCHS = 10000000; /* a sampler of the program's own i
 /* Samples that all ranks take together in a batch. */
 static int64_t width(const td_loader *l)
 {
-    return l->plan.batch_size * (l->deal.world_size > 0 ? l->deal.world_size : 1);
+    int64_t one = l->plan.batch_size / (l->deal.parts > 0 ? l->deal.parts : 1);
+    return one * (l->deal.world_size > 0 ? l->deal.world_size : 1);
 }
 
 /* The samples of an epoch on all ranks together. */

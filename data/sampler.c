@@ -69,7 +69,8 @@ td_sampler *td_random_sampler(td_generator *g)
 
 /* ---- what ranks share ---- */
 
-int64_t td_deal_count(const td_deal *deal, int64_t length)
+/* Of one rank. */
+static int64_t share_of(const td_deal *deal, int64_t length)
 {
     int64_t world = deal->world_size > 0 ? deal->world_size : 1;
     int64_t total = deal->no_padding  ? length
@@ -78,15 +79,27 @@ int64_t td_deal_count(const td_deal *deal, int64_t length)
     return total > deal->rank ? (total - deal->rank + world - 1) / world : 0;
 }
 
+int64_t td_deal_count(const td_deal *deal, int64_t length)
+{
+    return share_of(deal, length) * (deal->parts > 0 ? deal->parts : 1);
+}
+
 /* After its end the order begins again, as often as needed. */
 void td_deal_samples(const td_deal *deal, const int64_t *all, int64_t length, int64_t begin,
                      int64_t *index)
 {
     int64_t world = deal->world_size > 0 ? deal->world_size : 1;
-    int64_t count = td_deal_count(deal, length - begin);
-    for (int64_t i = 0; i < count; i++) {
-        int64_t place = (begin + deal->rank + i * world) % length;
-        index[i] = all != NULL ? all[place] : place;
+    int64_t share = share_of(deal, length - begin), parts = deal->parts > 0 ? deal->parts : 1;
+    int64_t each = deal->parts > 0 ? deal->each : share;
+    for (int64_t first = 0; first < share; first += each) {
+        for (int64_t part = 0; part < parts; part++) {
+            int64_t rank = deal->rank + part * deal->stride;
+            rank = rank < world ? rank : world - 1;
+            for (int64_t i = first; i < share && i < first + each; i++) {
+                int64_t place = (begin + rank + i * world) % length;
+                *index++ = all != NULL ? all[place] : place;
+            }
+        }
     }
 }
 

@@ -43,6 +43,7 @@ typedef struct td_distributed_options {
     bool drop_last;  /* drop the last samples instead of repeating the first ones */
     bool no_padding; /* for evaluation: every sample once; ranks may differ by one sample, and a
                         rank may have none */
+    td_deal deal;    /* instead of rank, world_size, drop_last and no_padding */
 } td_distributed_options;
 /* td_distributed_sampler(...) gives each rank its share of the samples, as PyTorch's
  * DistributedSampler does, number by number. Each epoch permutes the samples with seed + epoch,

@@ -40,21 +40,25 @@ static int64_t distributed_order(td_sampler *sampler, uint64_t epoch, int64_t le
 
 td_sampler *td_distributed_sampler_at(td_distributed_options o, td_site at)
 {
-    if (o.world_size == 0) {
-        o.rank = td_dist_rank();
-        o.world_size = td_dist_world_size();
+    td_deal deal = o.deal;
+    if (deal.world_size == 0) {
+        bool given = o.world_size != 0;
+        deal = (td_deal){ .rank = given ? o.rank : td_dist_rank(),
+                          .world_size = given ? o.world_size : td_dist_world_size(),
+                          .drop_last = o.drop_last,
+                          .no_padding = o.no_padding };
     }
-    TD_REQUIRE(o.world_size >= 1 && o.rank >= 0 && o.rank < o.world_size, at,
+    TD_REQUIRE(deal.world_size >= 1 && deal.rank >= 0 && deal.rank < deal.world_size, at,
                "td_distributed_sampler: there is no rank %d in a world of %d; ranks go from 0 to "
                "world_size - 1",
-               o.rank, o.world_size);
+               deal.rank, deal.world_size);
     td_known_sampler *s = malloc(sizeof *s);
     TD_REQUIRE(s != NULL, at, "td_distributed_sampler: no memory for a sampler");
     *s = (td_known_sampler){
         .base = { .order = distributed_order,
                   .count = distributed_count,
                   .free = td_known_sampler_free },
-        .deal = { o.rank, o.world_size, o.drop_last, o.no_padding },
+        .deal = deal,
         .drawn.kind = o.shuffle ? TD_ORDER_SHUFFLED : TD_ORDER_PLAIN,
         .seed = o.seed,
     };

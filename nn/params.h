@@ -24,6 +24,9 @@ const int *td_params_order(const td_params *params);
 /* How often the order in memory has changed. */
 int td_params_reorders(const td_params *params);
 
+/* sum |g|^p of a gradient, or of a part of one. */
+typedef double (*td_part_sum)(const td_tensor *part, double p);
+
 /* Where the training of these parameters stands. Whoever it concerns changes it: DDP, a loss
  * scaler, and whoever loads a checkpoint. */
 typedef struct td_params_training {
@@ -33,6 +36,9 @@ typedef struct td_params_training {
     /* What a captured step asks on the device, whether it is skipped: a loss scaler's numbers, f64
      * [TD_SCALE_NUMBERS] (nn/optim/skips.h), in a header of our own; NULL: nothing. */
     td_tensor *scaling;
+    /* Where ranks have windows of the gradients: the sum of `of` over all gradients, in an order
+     * that does not depend on windows; NULL: rank by rank. */
+    double (*sum_parts)(const td_params *params, td_part_sum of, double p);
     /* What whoever trains adds to the checkpoints of a run (tensor/part.h); NULL: nothing. */
     struct td_checkpoint_part *part;
 } td_params_training;

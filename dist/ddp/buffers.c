@@ -45,9 +45,12 @@ void td_ddp_free_buffers(td_ddp_state *s)
     free(s->buffers.list);
 }
 
-/* Copies all buffers into the bytes that are broadcast, or back. */
-static void copy_buffers(td_ddp_buffers *b, bool in)
+void td_ddp_copy_buffers(td_ddp_state *s, bool in)
 {
+    td_ddp_buffers *b = &s->buffers;
+    if (b->bytes == NULL) {
+        return;
+    }
     td_device device = td_device_of(b->bytes);
     char *bytes = td_ptr(b->bytes);
     for (int i = 0; i < b->count; i++) {
@@ -67,11 +70,11 @@ td_status td_ddp_broadcast_buffers(td_ddp_state *s)
     }
     bool mine = td_group_rank(s->group) == s->root;
     if (mine) {
-        copy_buffers(&s->buffers, true);
+        td_ddp_copy_buffers(s, true);
     }
     TD_TRY(td_broadcast(s->group, s->buffers.bytes, s->root, NULL));
     if (!mine) {
-        copy_buffers(&s->buffers, false);
+        td_ddp_copy_buffers(s, false);
     }
     return TD_OK;
 }

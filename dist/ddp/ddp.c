@@ -190,7 +190,6 @@ td_module *td_ddp_at(td_ddp_options options, td_site at)
     const td_strategy *strategy = options.strategy;
     td_divided divided =
         strategy != NULL ? strategy->type->check(strategy, &options, at) : TD_DIVIDES_NOTHING;
-    options.strategy = divided != TD_DIVIDES_NOTHING ? strategy : NULL;
     if (model != NULL && surround(model, &options, divided) != TD_OK) {
         td_module_free(model);
         return NULL;

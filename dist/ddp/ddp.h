@@ -93,8 +93,7 @@ typedef enum td_divided {
 /* What td_ddp asks a strategy. A strategy's struct begins with its td_strategy; it is gone when
  * td_ddp returns. */
 typedef struct td_strategy_type {
-    /* A fatal error at `at` if the options do not go together. TD_DIVIDES_NOTHING: td_ddp does not
-     * open the strategy (td_zero(0)). */
+    /* A fatal error at `at` if the options do not go together. */
     td_divided (*check)(const td_strategy *self, const td_ddp_options *options, td_site at);
     /* Writes its options, which must be equal on all ranks. */
     void (*describe)(const td_strategy *self, FILE *out);
@@ -182,6 +181,8 @@ void td_ddp_report(td_ddp_state *s);
 td_status td_ddp_list_buffers(td_ddp_state *s);
 void td_ddp_free_buffers(td_ddp_state *s);
 td_status td_ddp_broadcast_buffers(td_ddp_state *s);
+/* Copies all buffers into the bytes that are broadcast, or back. */
+void td_ddp_copy_buffers(td_ddp_state *s, bool in);
 td_status td_ddp_broadcast_all(td_ddp_state *s);
 
 /* units.c. After td_units_make call td_reducer_arm. */

@@ -346,6 +346,9 @@ static void zero_describe(const td_strategy *self, FILE *out)
 
 static td_status zero_open(const td_strategy *self, td_ddp_state *s)
 {
+    if (options_of(self)->stage == TD_SHARD_NONE) {
+        return td_ddp_move_memory(s, false, td_numel(td_params_flat(s->params)));
+    }
     td_sharding *sh = calloc(1, sizeof *sh);
     if (sh == NULL) {
         return td_fail(TD_E_NOMEM, "td_ddp: no memory to shard a model");

@@ -32,15 +32,31 @@ static void scale_all(const td_params *params, double scale)
     }
 }
 
-static double clip_by_host(const td_params *params, double max_norm)
+/* `of` of all gradients of all ranks. */
+static double sum_of_all(const td_params *params, td_part_sum of, double p)
 {
+    const td_params_training *training = td_params_training_of(params);
+    if (training->sum_parts != NULL) {
+        return training->sum_parts(params, of, p);
+    }
     double sum = 0.0;
     clip_walk w = { .params = params };
     for (td_tensor *g; (g = clip_next(&w)) != NULL;) {
-        sum += td_kernels_of(td_device_of(g))->sum_of_squares(g);
+        sum += of(g, p);
     }
     td_params_sum(params, &sum, 1);
-    double norm = sqrt(sum);
+    return sum;
+}
+
+static double squares_of(const td_tensor *grad, double p)
+{
+    (void)p;
+    return td_kernels_of(td_device_of(grad))->sum_of_squares(grad);
+}
+
+static double clip_by_host(const td_params *params, double max_norm)
+{
+    double norm = sqrt(sum_of_all(params, squares_of, 2.0));
     scale_all(params, max_norm / (norm + 1e-6));
     return norm;
 }
@@ -65,11 +81,14 @@ static double clip_by_device(td_params *params, const td_kernels *kernels, doubl
 }
 
 /* sum |g|^p, or the largest |g|, of one gradient. */
-static double power_sum(const td_tensor *grad, double p, td_site at)
+static double power_sum(const td_tensor *grad, double p)
 {
+    if (td_numel(grad) == 0) {
+        return 0.0;
+    }
     const td_kernels *kernels = td_kernels_of(td_device_of(grad));
     td_tensor *work = td_clone(grad), *sum = td_new(TD_SCALAR, grad->dtype, td_device_of(grad));
-    TD_REQUIRE(work != NULL && sum != NULL, at, "td_clip_grad_norm: no memory for a norm");
+    TD_REQUIRE(work != NULL && sum != NULL, TD_HERE, "td_clip_grad_norm: no memory for a norm");
     kernels->unary(TD_UNARY_abs, work, work, 0.0, 0.0);
     if (isfinite(p)) {
         kernels->unary(TD_UNARY_pow, work, work, p, 0.0);
@@ -112,18 +131,13 @@ static double largest_of_ranks(const td_params *params, double mine, td_site at)
 
 static double clip_by_power(const td_params *params, double max_norm, double p, td_site at)
 {
-    double all = 0.0;
+    double norm = 0.0;
     clip_walk w = { .params = params };
-    for (td_tensor *g; (g = clip_next(&w)) != NULL;) {
-        double one = td_numel(g) > 0 ? power_sum(g, p, at) : 0.0;
-        all = isfinite(p) ? all + one : larger(all, one);
+    for (td_tensor *g; !isfinite(p) && (g = clip_next(&w)) != NULL;) {
+        norm = larger(norm, power_sum(g, p));
     }
-    if (isfinite(p)) {
-        td_params_sum(params, &all, 1);
-    } else {
-        all = largest_of_ranks(params, all, at);
-    }
-    double norm = isfinite(p) ? pow(all, 1.0 / p) : all;
+    norm = isfinite(p) ? pow(sum_of_all(params, power_sum, p), 1.0 / p)
+                       : largest_of_ranks(params, norm, at);
     scale_all(params, max_norm / (norm + 1e-6));
     return norm;
 }

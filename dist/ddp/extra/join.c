@@ -71,7 +71,7 @@ void td_ddp_join_begin(td_module *net, bool divide_by_initial_world_size)
     TD_REQUIRE(!td_has_batch_norm_override(s->model), TD_HERE,
                "td_ddp_join_begin: the model has SyncBatchNorm, whose statistics need all ranks in "
                "every forward; use equal numbers of batches, or plain BatchNorm");
-    TD_REQUIRE(s->divided == TD_DIVIDES_NOTHING, TD_HERE,
+    TD_REQUIRE(!s->units.stays, TD_HERE,
                "td_ddp_join_begin: with .strategy each step needs all ranks; use "
                "equal numbers of batches (td_distributed_sampler), or td_ddp without .strategy");
     join *j = calloc(1, sizeof *j);

@@ -1,0 +1,309 @@
+/* td_leaves, a strategy of td_ddp, and a step of a model with leaves: one leaf after another. */
+#include "dist/leaves/tree.h"
+
+#include "autograd/hooks.h"
+#include "dist/comm/collectives.h"
+#include "dist/comm/mesh.h"
+#include "nn/internal.h"
+#include "nn/params.h"
+#include "tensor/extend.h"
+#include "tensor/hooks.h"
+
+#include <stdlib.h>
+
+/* ---- a step ---- */
+
+typedef enum draws_when { BEFORE_STEP, BEFORE_LEAF, AFTER_LEAF } draws_when;
+
+typedef struct leaf_draws {
+    td_leaves *v;
+    int next; /* number of Dropouts so far */
+    draws_when when;
+} leaf_draws;
+
+/* Each leaf draws as a rank with its number, from where the step began. A step draws as often as a
+ * leaf, also if this rank's last leaf had no samples and drew nothing. */
+static void visit_dropout(td_module *m, const char *path, void *user)
+{
+    (void)path;
+    leaf_draws *d = user;
+    td_dropout_place *place = td_dropout_place_of(m);
+    if (place == NULL) {
+        return;
+    }
+    td_leaf_draw *draw = &d->v->draws[d->next++];
+    if (d->when == BEFORE_STEP) {
+        draw->before = place->calls;
+    } else if (d->when == BEFORE_LEAF) {
+        td_dropout_set_replica(m, (uint64_t)td_leaf_number(d->v));
+        place->calls = draw->before;
+    } else {
+        bool ran = place->calls != draw->before;
+        draw->calls = ran ? place->calls - draw->before : draw->calls;
+        place->calls = draw->before + draw->calls;
+    }
+}
+
+static void place_dropouts(td_leaves *v, draws_when when)
+{
+    td_module_each(v->ddp->model, visit_dropout, &(leaf_draws){ v, 0, when });
+}
+
+int td_leaf_number(const td_leaves *v)
+{
+    int leaf = v->way->leaf(v, v->rank, v->turn);
+    return leaf < v->count ? leaf : v->count - 1;
+}
+
+static bool is_last(const td_leaves *v)
+{
+    return v->turn == v->way->turns(v, v->rank) - 1;
+}
+
+/* Whether the running leaf's backward reduces. */
+static bool leaf_reduces(const td_leaves *v)
+{
+    return v->way->dealt || is_last(v);
+}
+
+static void note_gradients(const td_leaves *v)
+{
+    for (int i = 0; i < v->ddp->count; i++) {
+        v->seen[i] = v->seen[i] || td_grad(td_params_get(v->ddp->params, i)->tensor) != NULL;
+    }
+}
+
+static void begin_leaf(td_leaves *v)
+{
+    td_ddp_state *s = v->ddp;
+    for (int i = 0; i < s->count; i++) {
+        td_zero_grad_of(td_params_get(s->params, i)->tensor);
+        v->seen[i] = v->seen[i] && v->turn > 0;
+    }
+    place_dropouts(v, BEFORE_LEAF);
+    s->no_sync_depth += !leaf_reduces(v);
+    v->reduced = false;
+}
+
+static void end_leaf(td_leaves *v)
+{
+    td_ddp_state *s = v->ddp;
+    if (!leaf_reduces(v)) {
+        s->no_sync_depth--;
+        note_gradients(v);
+        v->way->keep(v);
+    } else if (!v->reduced) { /* without samples */
+        td_reducer_finish(s);
+        td_ddp_report(s);
+    }
+    place_dropouts(v, AFTER_LEAF);
+    if (td_leaf_number(v) == 0) {
+        td_ddp_copy_buffers(s, true);
+    }
+}
+
+/* All ranks get leaf 0's running statistics. */
+static void share_statistics(td_leaves *v)
+{
+    td_ddp_state *s = v->ddp;
+    if (s->buffers.bytes != NULL) {
+        td_ddp_note(s, td_broadcast(s->group, s->buffers.bytes, 0, NULL));
+        td_ddp_copy_buffers(s, false);
+        td_ddp_report(s);
+    }
+}
+
+static td_leaves *require_leaves(const td_module *net, const char *what)
+{
+    td_leaves *v = td_is_ddp(net) ? td_leaves_of(td_ddp_state_of(net)) : NULL;
+    TD_REQUIRE(v != NULL, TD_HERE,
+               "%s: the model has no leaves: td_ddp(net, .strategy = "
+               "td_leaves(8)) comes first",
+               what);
+    return v;
+}
+
+int td_leaf_next(td_module *net)
+{
+    td_leaves *v = require_leaves(net, "td_leaf_next");
+    TD_REQUIRE(v->turn >= 0 || v->ddp->no_sync_depth == 0, TD_HERE,
+               "td_leaf_next: after td_ddp_no_sync_begin; a model with leaves accumulates by "
+               "having more of them");
+    if (v->turn >= 0) {
+        end_leaf(v);
+    } else {
+        place_dropouts(v, BEFORE_STEP);
+    }
+    if (v->turn >= 0 && is_last(v)) {
+        share_statistics(v);
+        v->turn = -1;
+        return -1;
+    }
+    v->turn++;
+    begin_leaf(v);
+    return td_leaf_number(v);
+}
+
+bool td_leaf_counts(const td_module *net)
+{
+    const td_leaves *v = require_leaves(net, "td_leaf_counts");
+    return v->turn >= 0 && v->way->leaf(v, v->rank, v->turn) < v->count;
+}
+
+int td_leaf_count(const td_module *net)
+{
+    const td_leaves *v = td_is_ddp(net) ? td_leaves_of(td_ddp_state_of(net)) : NULL;
+    return v != NULL ? v->count : 0;
+}
+
+/* ---- DDP's events ---- */
+
+/* A parameter that any leaf has used has a gradient, whichever leaf ran last, and if this rank's
+ * leaves had no samples. */
+static void mark_gradients(const td_leaves *v)
+{
+    const td_ddp_options *o = &v->ddp->options;
+    bool all = !o->find_unused_parameters && !o->static_graph;
+    note_gradients(v);
+    for (int i = 0; i < v->ddp->count; i++) {
+        td_tensor *leaf = td_params_get(v->ddp->params, i)->tensor;
+        if ((all || v->seen[i]) && is_last(v) && td_grad(leaf) == NULL) {
+            td_mark_grad(leaf);
+        }
+    }
+}
+
+static td_status leaves_on(td_ddp_part *part, td_ddp_state *s, td_ddp_event event,
+                           td_ddp_unit *unit)
+{
+    (void)s;
+    td_leaves *v = (td_leaves *)part;
+    if (event == TD_DDP_FORWARD) {
+        td_not_recordable("the gradients of leaves are written to other memory in turn");
+    }
+    if (event == TD_DDP_REDUCTION && v->turn < 0) {
+        return td_fail(TD_E_ARG, "td_backward outside of a leaf: td_leaf_next begins one");
+    }
+    if (event == TD_DDP_SUMMED) {
+        mark_gradients(v);
+    }
+    v->reduced = v->reduced || event == TD_DDP_REDUCED;
+    return v->way->on(v, event, unit);
+}
+
+td_leaves *td_leaves_of(const td_ddp_state *s)
+{
+    return (td_leaves *)td_ddp_find_part(s, leaves_on);
+}
+
+static void end_leaves(td_ddp_part *part)
+{
+    td_leaves *v = (td_leaves *)part;
+    if (v->gradients != NULL) {
+        v->way->close(v);
+    }
+    free(v->gradients);
+    free(v->seen);
+    free(v->draws);
+    free(v);
+}
+
+/* ---- the strategy ---- */
+
+static const td_leaves_options *leaf_options(const td_strategy *self)
+{
+    return (const td_leaves_options *)self;
+}
+
+static td_divided leaves_check(const td_strategy *self, const td_ddp_options *ddp, td_site at)
+{
+    const td_leaves_options *o = leaf_options(self);
+    const td_strategy *inside = o->strategy;
+    TD_REQUIRE(o->count >= 1 && o->count <= TD_LEAVES_MOST, at,
+               "td_leaves(%d): there are 1 to %d leaves", o->count, (int)TD_LEAVES_MOST);
+    TD_REQUIRE(inside == NULL || inside->type != self->type, at,
+               "td_leaves: its .strategy is td_leaves again");
+    TD_REQUIRE(ddp->comm_hook == NULL, at,
+               "td_leaves: a communication hook (%s) rounds what a rank sends, which depends on "
+               "the number of ranks: use no hook, or no leaves",
+               ddp->comm_hook);
+    TD_REQUIRE(!ddp->no_broadcast_buffers, at,
+               "td_leaves: all ranks have the running statistics of leaf 0, so "
+               ".no_broadcast_buffers cannot be");
+    TD_REQUIRE(ddp->model == NULL || !td_has_batch_norm_override(ddp->model), at,
+               "td_leaves: the model has SyncBatchNorm, whose statistics are those of all samples "
+               "at once, and a rank computes its leaves one after another: use plain BatchNorm, "
+               "whose statistics are a leaf's");
+    td_divided divided = inside != NULL ? inside->type->check(inside, ddp, at) : TD_DIVIDES_NOTHING;
+    TD_REQUIRE(divided < TD_DIVIDES_GRADIENTS || ddp->mesh == NULL ||
+                   td_mesh_size(ddp->mesh, "rep") == 1,
+               at,
+               "td_leaves: with replicas no rank has its piece of all leaves' gradients: use a "
+               "mesh with rep=1, or td_zero(1)");
+    return divided;
+}
+
+static void leaves_describe(const td_strategy *self, FILE *out)
+{
+    const td_leaves_options *o = leaf_options(self);
+    fprintf(out, ", leaves %d", o->count);
+    if (o->strategy != NULL) {
+        o->strategy->type->describe(o->strategy, out);
+    }
+}
+
+static void count_dropouts(td_module *m, const char *path, void *user)
+{
+    (void)path;
+    *(size_t *)user += td_dropout_place_of(m) != NULL;
+}
+
+static td_status open_inside(const td_strategy *inside, td_ddp_state *s)
+{
+    return inside != NULL ? inside->type->open(inside, s) : TD_OK;
+}
+
+static td_status leaves_open(const td_strategy *self, td_ddp_state *s)
+{
+    int count = leaf_options(self)->count;
+    if (td_group_size(s->group) > count) {
+        return td_fail(TD_E_ARG,
+                       "td_leaves: there are %d ranks and %d leaves: a rank without a leaf would "
+                       "compute nothing; use at least as many leaves",
+                       td_group_size(s->group), count);
+    }
+    size_t dropouts = 1; /* or one more */
+    td_module_each(s->model, count_dropouts, &dropouts);
+    td_leaves *v = calloc(1, sizeof *v);
+    bool *seen = calloc((size_t)s->count, sizeof *seen);
+    td_leaf_draw *draws = calloc(dropouts, sizeof *draws);
+    for (size_t k = 0; draws != NULL && k < dropouts; k++) {
+        draws[k].calls = 1;
+    }
+    if (v == NULL || seen == NULL || draws == NULL) {
+        free(v);
+        free(seen);
+        free(draws);
+        return td_fail(TD_E_NOMEM, "td_leaves: no memory");
+    }
+    *v = (td_leaves){ .part = { .on = leaves_on, .free = end_leaves },
+                      .ddp = s,
+                      .way = s->divided < TD_DIVIDES_GRADIENTS ? &td_leaf_whole : &td_leaf_dealt,
+                      .count = count,
+                      .ranks = td_group_size(s->group),
+                      .rank = td_group_rank(s->group),
+                      .turn = -1,
+                      .seen = seen,
+                      .draws = draws };
+    td_ddp_add_part(s, &v->part); /* before what moves averages into windows */
+    TD_TRY(open_inside(leaf_options(self)->strategy, s));
+    s->units.stays = true;
+    s->options.no_broadcast_buffers = true; /* they are broadcast at a step's end */
+    TD_TRY(v->way->open(v));
+    s->reducer.average = v->way->average;
+    return TD_OK;
+}
+
+const td_strategy_type td_leaves_type = { .check = leaves_check,
+                                          .describe = leaves_describe,
+                                          .open = leaves_open };

@@ -1,0 +1,312 @@
+/* Every rank has whole gradients. A rank has neighbouring leaves, and adds up the largest nodes of
+ * the tree in its range. Backward of a leaf writes its gradients into memory that no node uses, so
+ * nothing is copied. Backward of the rank's last leaf adds the ranks' nodes, unit by unit: each
+ * rank adds its piece of all nodes, and gathers the other ranks' pieces of the sum.
+ *
+ * Where the ranks' nodes are halves of each other, as td_all_reduce adds ranks, one td_all_reduce
+ * does that. (NCCL adds in another order.) */
+#include "dist/leaves/tree.h"
+
+#include "autograd/hooks.h"
+#include "dist/comm/collectives.h"
+#include "nn/params.h"
+#include "tensor/extend.h"
+#include "tensor/storage.h"
+
+#include <stdlib.h>
+
+enum { LINE = 64 }; /* bytes: ranks' pieces are whole cache lines */
+
+/* A unit's nodes between the ranks. */
+typedef struct whole_trade {
+    td_work *works[TD_LEAF_DEPTH];
+    int count;
+} whole_trade;
+
+typedef struct whole {
+    td_leaf_stack stack;            /* of this rank's leaves that are done */
+    int current;                    /* the place where the running leaf's gradients are */
+    td_tensor *sums[TD_LEAF_DEPTH]; /* by place: as long as the flat gradients, whose own memory is
+                                       place 0 */
+    td_tensor *come[TD_LEAF_DEPTH]; /* pieces of all ranks' k-th nodes */
+    int nodes;                      /* of a rank, at most, when its leaves are done */
+    bool pairs;                     /* td_all_reduce adds them */
+    whole_trade *trades;            /* of each unit */
+    int room;
+    int64_t grain; /* elements: units travel in multiples of this */
+} whole;
+
+static whole *whole_of(const td_leaves *v)
+{
+    return v->gradients;
+}
+
+static int first_leaf(const td_leaves *v, int rank)
+{
+    return (int)((int64_t)rank * v->count / v->ranks);
+}
+
+static int whole_turns(const td_leaves *v, int rank)
+{
+    return first_leaf(v, rank + 1) - first_leaf(v, rank);
+}
+
+static int whole_leaf(const td_leaves *v, int rank, int turn)
+{
+    return first_leaf(v, rank) + turn;
+}
+
+/* The nodes of a rank's leaves; the k-th node's place is k. *most: the most that there are on the
+ * way. */
+static td_leaf_stack nodes_of(const td_leaves *v, int rank, int *most)
+{
+    td_leaf_stack s = { .count = 0 };
+    for (int leaf = first_leaf(v, rank); leaf < first_leaf(v, rank + 1); leaf++) {
+        *most = s.count + 1 > *most ? s.count + 1 : *most;
+        td_leaf_push(&s, v->count, (td_leaf_node){ leaf, leaf + 1, s.count }, NULL, NULL);
+    }
+    return s;
+}
+
+/* ---- inside of a rank ---- */
+
+/* Elements of the flat gradients. */
+typedef struct whole_range {
+    td_leaves *v;
+    int64_t begin, count;
+} whole_range;
+
+static td_tensor range_at(const whole_range *r, int place)
+{
+    return td_ddp_stretch(whole_of(r->v)->sums[place], r->begin, r->count);
+}
+
+static void add_range(void *user, const td_leaf_node *x, const td_leaf_node *y)
+{
+    const whole_range *r = user;
+    td_tensor to = range_at(r, x->place), from = range_at(r, y->place);
+    td_leaf_add(&to, x, &from, y, r->v->count);
+}
+
+static void whole_write_at(td_leaves *v, int place)
+{
+    whole_of(v)->current = place;
+    td_set_address(td_params_flat_grad(v->ddp->params), td_ptr(whole_of(v)->sums[place]));
+}
+
+static void push_leaf(const td_leaves *v, td_leaf_stack *s, whole_range *range)
+{
+    int leaf = whole_leaf(v, v->rank, v->turn);
+    td_leaf_push(s, v->count, (td_leaf_node){ leaf, leaf + 1, whole_of(v)->current }, add_range,
+                 range);
+}
+
+static void whole_keep(td_leaves *v)
+{
+    whole *w = whole_of(v);
+    for (int i = 0; i < v->ddp->count; i++) { /* their memory holds old numbers */
+        td_tensor *leaf = td_params_get(v->ddp->params, i)->tensor;
+        if (td_grad(leaf) == NULL) {
+            td_fill_(td_grad_buffer(leaf), 0.0);
+        }
+    }
+    push_leaf(v, &w->stack, &(whole_range){ v, 0, td_numel(w->sums[0]) });
+    whole_write_at(v, td_leaf_free_place(&w->stack));
+}
+
+/* ---- between ranks ---- */
+
+/* What travels with a unit: from its begin to the next unit's, both rounded down. The elements that
+ * so go to the next unit are ready then, because units are sent in their order. */
+static whole_range range_of(td_leaves *v, const td_ddp_unit *u)
+{
+    const whole *w = whole_of(v);
+    const td_ddp_units *units = &v->ddp->units;
+    bool last = u == &units->list[units->count - 1];
+    int64_t begin = u->b.begin / w->grain * w->grain;
+    int64_t end = last ? td_numel(w->sums[0]) : u[1].b.begin / w->grain * w->grain;
+    return (whole_range){ v, begin, end - begin };
+}
+
+/* Sends each rank its pieces of this rank's nodes. A rank with fewer nodes than others sends its
+ * first node again. */
+static td_status send_nodes(td_leaves *v, td_ddp_unit *u, const td_leaf_stack *s)
+{
+    whole *w = whole_of(v);
+    whole_range range = range_of(v, u);
+    whole_trade *trade = &w->trades[u - v->ddp->units.list];
+    for (trade->count = 0; trade->count < w->nodes; trade->count++) {
+        int k = trade->count;
+        td_tensor come = td_ddp_stretch(w->come[k], range.begin, range.count);
+        td_tensor go = range_at(&range, s->list[k < s->count ? k : 0].place);
+        TD_TRY(td_all_to_all(v->ddp->group, &come, &go, &trade->works[k]));
+    }
+    u->work = trade->works[--trade->count]; /* works end in order */
+    return TD_OK;
+}
+
+static td_status whole_average(td_ddp_state *s, td_ddp_unit *u, td_tensor *t)
+{
+    (void)t;
+    td_leaves *v = td_leaves_of(s);
+    whole_range range = range_of(v, u);
+    td_leaf_stack nodes = whole_of(v)->stack;
+    push_leaf(v, &nodes, &range);
+    if (v->ranks == 1 || range.count == 0) {
+        return TD_OK;
+    }
+    if (whole_of(v)->pairs) {
+        td_tensor mine = range_at(&range, nodes.list[0].place);
+        return td_all_reduce(s->group, &mine, v->ranks == v->count ? TD_AVERAGE : TD_SUM, &u->work);
+    }
+    return send_nodes(v, u, &nodes);
+}
+
+/* A piece of rank r's k-th node is at place r * nodes + k. */
+static td_tensor piece_at(const whole_range *r, int place)
+{
+    const whole *w = whole_of(r->v);
+    int64_t piece = r->count / r->v->ranks;
+    return td_ddp_stretch(w->come[place % w->nodes], r->begin + place / w->nodes * piece, piece);
+}
+
+static void add_pieces(void *user, const td_leaf_node *x, const td_leaf_node *y)
+{
+    const whole_range *r = user;
+    td_tensor to = piece_at(r, x->place), from = piece_at(r, y->place);
+    td_leaf_add(&to, x, &from, y, r->v->count);
+}
+
+/* The first node of this rank: where the sum goes. */
+static int first_place(const whole *w)
+{
+    return w->stack.count > 0 ? w->stack.list[0].place : w->current;
+}
+
+/* This rank's pieces of all nodes have come: adds them, and gathers the sum. */
+static td_status send_sum(td_leaves *v, td_ddp_unit *u)
+{
+    whole *w = whole_of(v);
+    whole_trade *trade = &w->trades[u - v->ddp->units.list];
+    td_status status = v->ddp->failure.status;
+    for (int k = 0; k < trade->count; k++) {
+        td_status one = td_work_wait(trade->works[k], 0.0);
+        status = status == TD_OK ? one : status;
+    }
+    trade->count = -1;
+    TD_TRY(status);
+    whole_range range = range_of(v, u);
+    td_leaf_stack all = { .count = 0 };
+    for (int r = 0, most = 0; r < v->ranks; r++) {
+        td_leaf_stack nodes = nodes_of(v, r, &most);
+        for (int k = 0; k < nodes.count; k++) {
+            nodes.list[k].place += r * w->nodes;
+            td_leaf_push(&all, v->count, nodes.list[k], add_pieces, &range);
+        }
+    }
+    td_tensor sum = piece_at(&range, all.list[0].place);
+    td_tensor result = range_at(&range, first_place(w));
+    td_tensor own = td_ddp_stretch(&result, v->rank * td_numel(&sum), td_numel(&sum));
+    td_copy_(&own, &sum);
+    return td_all_gather(v->ddp->group, &result, &own, &u->work);
+}
+
+static td_status make_trades(whole *w, int units)
+{
+    if (units > w->room) {
+        whole_trade *trades = realloc(w->trades, (size_t)units * sizeof *trades);
+        if (trades == NULL) {
+            return td_fail(TD_E_NOMEM, "td_leaves: no memory for %d units", units);
+        }
+        w->trades = trades;
+        w->room = units;
+    }
+    for (int k = 0; k < units; k++) {
+        w->trades[k].count = -1;
+    }
+    return TD_OK;
+}
+
+static td_status whole_on(td_leaves *v, td_ddp_event event, td_ddp_unit *unit)
+{
+    whole *w = whole_of(v);
+    bool trades = v->ranks > 1 && !w->pairs;
+    if (event == TD_DDP_REDUCTION && trades) {
+        return make_trades(w, v->ddp->units.count);
+    }
+    if (event == TD_DDP_WAITED && trades && w->trades[unit - v->ddp->units.list].count >= 0) {
+        return send_sum(v, unit);
+    }
+    if (event == TD_DDP_REDUCED) {
+        whole_write_at(v, first_place(w));
+        w->stack.count = 0;
+    }
+    return TD_OK;
+}
+
+/* ---- beginning and end ---- */
+
+/* Memory of the flat gradients' length for each place. Collective. */
+static td_status make_sums(td_leaves *v, int places)
+{
+    whole *w = whole_of(v);
+    td_tensor *flat = td_params_flat_grad(v->ddp->params);
+    td_device device = td_device_of(flat);
+    td_shape shape = TD_SHAPE(td_numel(flat));
+    w->sums[0] = td_borrow(td_ptr(flat), shape, flat->dtype, device);
+    bool made = w->sums[0] != NULL;
+    for (int i = 1; i < places; i++) {
+        w->sums[i] = td_ddp_new_memory(v->ddp->group, device, td_numel(flat), flat->dtype);
+        made = made && w->sums[i] != NULL;
+    }
+    for (int k = 0; v->ranks > 1 && !w->pairs && k < w->nodes; k++) {
+        w->come[k] = td_zeros(shape, flat->dtype, device);
+        made = made && w->come[k] != NULL;
+    }
+    return made ? TD_OK : TD_E_NOMEM;
+}
+
+static td_status whole_open(td_leaves *v)
+{
+    whole *w = v->gradients = calloc(1, sizeof *w);
+    td_ddp_state *s = v->ddp;
+    const td_tensor *flat = td_params_flat(s->params);
+    if (w == NULL) {
+        return td_fail(TD_E_NOMEM, "td_leaves: no memory");
+    }
+    w->grain = v->ranks * (LINE / (int64_t)td_dtype_size(flat->dtype));
+    int64_t length = (td_numel(flat) + w->grain - 1) / w->grain * w->grain;
+    if (s->divided == TD_DIVIDES_NOTHING) { /* otherwise the strategy inside has done it */
+        TD_TRY(td_ddp_move_memory(s, length > td_numel(flat), length));
+    }
+    int places = 1;
+    for (int r = 0; r < v->ranks; r++) {
+        int nodes = nodes_of(v, r, &places).count;
+        w->nodes = nodes > w->nodes ? nodes : w->nodes;
+    }
+    bool doubles = (v->ranks & (v->ranks - 1)) == 0 && v->count % v->ranks == 0;
+    bool cpu = s->model->device.type == TD_DEVICE_CPU;
+    w->pairs = cpu && (v->ranks == v->count || doubles);
+    return td_group_agree(s->group, make_sums(v, places));
+}
+
+static void whole_close(td_leaves *v)
+{
+    whole *w = whole_of(v);
+    if (w->sums[0] != NULL) {
+        whole_write_at(v, 0); /* the flat gradients get their own memory back */
+    }
+    for (int k = 0; k < TD_LEAF_DEPTH; k++) {
+        td_free(w->sums[k]);
+        td_free(w->come[k]);
+    }
+    free(w->trades);
+}
+
+const td_leaf_way td_leaf_whole = { .turns = whole_turns,
+                                    .leaf = whole_leaf,
+                                    .open = whole_open,
+                                    .close = whole_close,
+                                    .average = whole_average,
+                                    .on = whole_on,
+                                    .keep = whole_keep };
