@@ -42,12 +42,12 @@ static int dealt_leaf(const td_leaves *v, int rank, int turn)
     return turn * v->ranks + rank;
 }
 
-static td_status dealt_average(td_ddp_state *s, td_ddp_unit *u, td_tensor *t)
+static td_status dealt_average(td_leaves *v, td_ddp_unit *u)
 {
-    td_leaves *v = td_leaves_of(s);
-    dealt_unit *unit = &dealt_of(v)->units[u - s->units.list];
+    dealt_unit *unit = &dealt_of(v)->units[u - v->ddp->units.list];
+    const td_tensor *t = u->b.grad;
     unit->come = td_new(TD_SHAPE(td_numel(t)), t->dtype, td_device_of(t));
-    return unit->come != NULL ? td_all_to_all(s->group, unit->come, t, &u->work) : TD_E_NOMEM;
+    return unit->come != NULL ? td_all_to_all(v->ddp->group, unit->come, t, &u->work) : TD_E_NOMEM;
 }
 
 static td_tensor sum_at(const dealt_piece *p, int place)

@@ -196,6 +196,13 @@ td_leaves *td_leaves_of(const td_ddp_state *s)
     return (td_leaves *)td_ddp_find_part(s, leaves_on);
 }
 
+static td_status leaves_average(td_ddp_state *s, td_ddp_unit *u, td_tensor *t)
+{
+    (void)t;
+    td_leaves *v = td_leaves_of(s);
+    return v->way->average(v, u);
+}
+
 static void end_leaves(td_ddp_part *part)
 {
     td_leaves *v = (td_leaves *)part;
@@ -300,7 +307,7 @@ static td_status leaves_open(const td_strategy *self, td_ddp_state *s)
     s->units.stays = true;
     s->options.no_broadcast_buffers = true; /* they are broadcast at a step's end */
     TD_TRY(v->way->open(v));
-    s->reducer.average = v->way->average;
+    s->reducer.average = leaves_average;
     return TD_OK;
 }
 

@@ -80,7 +80,7 @@ typedef struct td_leaf_way {
     bool dealt; /* each leaf's backward reduces; otherwise the last one of a step */
     td_status (*open)(td_leaves *v);
     void (*close)(td_leaves *v);
-    td_status (*average)(td_ddp_state *s, td_ddp_unit *u, td_tensor *t); /* of td_reducer */
+    td_status (*average)(td_leaves *v, td_ddp_unit *u); /* td_reducer.average */
     /* Gets DDP's events. */
     td_status (*on)(td_leaves *v, td_ddp_event event, td_ddp_unit *unit);
     /* The running leaf's gradients are complete, and more leaves follow; NULL if dealt. */

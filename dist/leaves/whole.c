@@ -145,10 +145,8 @@ static td_status send_nodes(td_leaves *v, td_ddp_unit *u, const td_leaf_stack *s
     return TD_OK;
 }
 
-static td_status whole_average(td_ddp_state *s, td_ddp_unit *u, td_tensor *t)
+static td_status whole_average(td_leaves *v, td_ddp_unit *u)
 {
-    (void)t;
-    td_leaves *v = td_leaves_of(s);
     whole_range range = range_of(v, u);
     td_leaf_stack nodes = whole_of(v)->stack;
     push_leaf(v, &nodes, &range);
@@ -157,7 +155,8 @@ static td_status whole_average(td_ddp_state *s, td_ddp_unit *u, td_tensor *t)
     }
     if (whole_of(v)->pairs) {
         td_tensor mine = range_at(&range, nodes.list[0].place);
-        return td_all_reduce(s->group, &mine, v->ranks == v->count ? TD_AVERAGE : TD_SUM, &u->work);
+        return td_all_reduce(v->ddp->group, &mine, v->ranks == v->count ? TD_AVERAGE : TD_SUM,
+                             &u->work);
     }
     return send_nodes(v, u, &nodes);
 }
