@@ -108,6 +108,28 @@ void td_op_check_labels(const td_tensor *labels, int64_t classes, int64_t ignore
 /* The options' ignore_index, as the kernels want it. */
 int64_t td_op_ignored(int64_t ignore_index);
 
+/* ---- linear_cross_entropy where w has only some words of the vocabulary ---- */
+
+#define TD_WORD_IGNORED (-((int64_t)1 << 40))
+typedef struct td_word_slices {
+    int count;     /* equal slices of w's words, each computed by itself */
+    int64_t words; /* of the whole vocabulary; 0: w has all */
+    /* With functions: labels [N] as each slice counts its words, [count,N]: TD_WORD_IGNORED for one
+     * that is ignored, and another number that is no word's for a word that is elsewhere. */
+    td_tensor *(*labels)(td_tensor *labels, int64_t ignored, void *user, td_site at);
+    /* stats [N,3] = those of all words: the largest logit, the sum of exponentials of the distances
+     * to it, and the label's logit, which is NaN in all slices but the label's. mine: [count,N,3].
+     */
+    void (*join)(td_tensor *stats, const td_tensor *mine, void *user, td_site at);
+    void (*sum)(td_tensor *dx, void *user, td_site at); /* adds dx of all words */
+    void *user;
+} td_word_slices;
+td_tensor *td_op_sliced_cross_entropy(td_linear_cross_entropy_options o,
+                                      const td_word_slices *slices, td_site at);
+/* Whether there are kernels for chunks of words, and nobody observes operations: td_word_slices
+ * with functions need that. */
+bool td_op_chunks_entropy(td_device device);
+
 /* (size + 2 pad - dilation (kernel-1) - 1) / stride + 1: how often a window fits; 0 if it does
  * not. */
 int64_t td_op_windows(int64_t size, int64_t kernel, int stride, int pad, int dilation);

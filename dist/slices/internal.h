@@ -17,10 +17,13 @@ typedef struct td_slices {
 /* A module that a rule has cut: the user of the function around it. */
 typedef struct td_sliced {
     td_slices *slices;
-    const td_cut *cut; /* of the weight */
+    const td_cut *cut;        /* of the weight */
+    td_tensor *weight, *bias; /* bias NULL: none */
 } td_sliced;
 
-/* Adds t of all ranks. What fails is fatal. */
+/* Fatal unless a collective of a step has worked. */
+void td_slices_require(const td_slices *s, td_status status, td_site at);
+/* Adds t of all ranks. */
 void td_slices_sum(const td_slices *s, td_tensor *t, td_site at);
 /* out = the sum over all slices of x_s w_s, each from zero, added in the tree: x [N,K], whose
  * columns are cut as rows of w [K,M] are; both as this rank has them. */
@@ -30,5 +33,6 @@ void td_slices_product(const td_sliced *m, td_tensor *out, const td_tensor *x, c
 /* td_around.run of the styles; user: a td_sliced. */
 td_tensor *td_slices_column(const td_around_rest *rest, td_tensor *x, void *user);
 td_tensor *td_slices_row(const td_around_rest *rest, td_tensor *x, void *user);
+td_tensor *td_slices_vocabulary(const td_around_rest *rest, td_tensor *x, void *user);
 
 #endif

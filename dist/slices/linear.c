@@ -6,11 +6,18 @@
 #include "autograd/ops/op.h"
 #include "dist/comm/collectives.h"
 
+void td_slices_require(const td_slices *s, td_status status, td_site at)
+{
+    if (status != TD_OK) {
+        td_fatal(at, "tensor slices, rank %d of %d: %s", s->slicing.rank, s->slicing.ranks,
+                 td_last_error());
+    }
+}
+
 void td_slices_sum(const td_slices *s, td_tensor *t, td_site at)
 {
-    if (s->slicing.ranks > 1 && td_all_reduce(s->group, t, TD_SUM, NULL) != TD_OK) {
-        td_fatal(at, "the sum over %d ranks' slices has failed: %s", s->slicing.ranks,
-                 td_last_error());
+    if (s->slicing.ranks > 1) {
+        td_slices_require(s, td_all_reduce(s->group, t, TD_SUM, NULL), at);
     }
 }
 
@@ -88,9 +95,8 @@ static void row_backward(td_node *node, const td_tensor *dy)
 }
 
 /* x checked and cast, and the result's tensor. */
-static td_tensor *begin_linear(const td_module *m, td_tensor **x, td_site at)
+static td_tensor *begin_linear(const td_module *m, const td_tensor *w, td_tensor **x, td_site at)
 {
-    const td_tensor *w = m->tensors[0].tensor;
     *x = td_op_input(*x, "linear", "x", TD_RULE_OF(linear), at);
     td_check_mixed(*x, w, "linear", at);
     TD_REQUIRE((*x)->ndim >= 1 && (*x)->shape[(*x)->ndim - 1] == w->shape[1], at,
@@ -101,18 +107,14 @@ static td_tensor *begin_linear(const td_module *m, td_tensor **x, td_site at)
     return td_step_new(shape, (*x)->dtype, TD_ROW_MAJOR, td_device_of(*x), at);
 }
 
-static td_tensor *bias_of(const td_module *m)
-{
-    return m->tensor_count > 1 ? m->tensors[1].tensor : NULL;
-}
-
 td_tensor *td_slices_column(const td_around_rest *rest, td_tensor *x, void *user)
 {
-    td_tensor *w = rest->m->tensors[0].tensor, *b = bias_of(rest->m);
-    td_tensor *y = begin_linear(rest->m, &x, rest->at);
+    const td_sliced *m = user;
+    td_tensor *w = m->weight, *b = m->bias;
+    td_tensor *y = begin_linear(rest->m, w, &x, rest->at);
     td_tensor xm = td_op_matrix(x, rest->at), ym = td_op_matrix(y, rest->at);
     td_tensor turned = td_op_swapped(w, 0, 1);
-    linear_params p = { user, td_math_now() };
+    linear_params p = { m, td_math_now() };
     td_kernels_of(td_device_of(x))->matmul(&ym, &xm, &turned, b, false, p.math);
     return TD_RECORD(rest->at, .op = "column", .backward = column_backward, .out = y,
                      .inputs = { x, w, b },
@@ -122,11 +124,12 @@ td_tensor *td_slices_column(const td_around_rest *rest, td_tensor *x, void *user
 
 td_tensor *td_slices_row(const td_around_rest *rest, td_tensor *x, void *user)
 {
-    td_tensor *w = rest->m->tensors[0].tensor, *b = bias_of(rest->m);
-    td_tensor *y = begin_linear(rest->m, &x, rest->at);
+    const td_sliced *m = user;
+    td_tensor *w = m->weight, *b = m->bias;
+    td_tensor *y = begin_linear(rest->m, w, &x, rest->at);
     td_tensor xm = td_op_matrix(x, rest->at), turned = td_op_swapped(w, 0, 1);
-    linear_params p = { user, td_math_now() };
-    td_slices_product(user, y, &xm, &turned, p.math, rest->at);
+    linear_params p = { m, td_math_now() };
+    td_slices_product(m, y, &xm, &turned, p.math, rest->at);
     y = TD_RECORD(rest->at, .op = "row", .backward = row_backward, .out = y, .inputs = { x, w },
                   .saved = { td_needs_grad(w) ? x : NULL, td_needs_grad(x) ? w : NULL },
                   .params = &p, .params_size = sizeof p);

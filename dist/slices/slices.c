@@ -48,14 +48,41 @@ static int slices_dim(td_tp_style style)
     return style == TD_TP_ROW ? 1 : 0;
 }
 
-static void require_linear(const slices_plan *p, const td_module *m, const td_tp_rule *rule)
+/* Whether a module's state has the address of a tensor. */
+static bool slices_mentions(const td_module *m, const td_tensor *t)
+{
+    bool found = false;
+    for (size_t at = 0; at + sizeof t <= td_node_of(m)->state_size; at += sizeof t) {
+        found = found || memcmp((const char *)m->state + at, &t, sizeof t) == 0;
+    }
+    return found;
+}
+
+/* The cut of the tensor of another module that m uses; NULL: there is none. */
+static const td_cut *slices_tied(const td_slices *s, const td_module *m)
+{
+    for (int i = 0; i < s->slicing.count; i++) {
+        if (slices_mentions(m, s->slicing.cuts[i].tensor)) {
+            return &s->slicing.cuts[i];
+        }
+    }
+    return NULL;
+}
+
+/* A module that a style can cut: a Linear, or, of words, an embedding or a head. */
+static void require_fit(const slices_plan *p, const td_module *m, const td_tp_rule *rule)
 {
     const td_tensor *w = m->tensor_count > 0 ? m->tensors[0].tensor : NULL;
+    bool words = rule->style == TD_TP_VOCAB, indices = m->type->takes_indices;
     bool bias = m->tensor_count == 2 && m->tensors[1].tensor->ndim == 1;
-    TD_REQUIRE(w != NULL && w->ndim == 2 && m->child_count == 0 && !m->type->takes_indices &&
-                   (m->tensor_count == 1 || bias),
-               p->at, "td_tensor_parallel: '%s', which rule \"%s\" matches, is no Linear",
-               td_node_of(m)->label, rule->path);
+    bool fits = m->child_count == 0 && (w == NULL || w->ndim == 2) &&
+                (words ? m->tensor_count <= 1 && (indices || m->type->forward2 != NULL)
+                       : w != NULL && !indices && (m->tensor_count == 1 || bias));
+    TD_REQUIRE(fits, p->at, "td_tensor_parallel: '%s', which rule \"%s\" matches, is no %s",
+               td_node_of(m)->label, rule->path, words ? "embedding or head" : "Linear");
+    TD_REQUIRE(!indices || !((const td_embedding_options *)m->state)->has_padding, p->at,
+               "td_tensor_parallel: '%s' has a padding_idx, which slices of a vocabulary have not",
+               td_node_of(m)->label);
     TD_REQUIRE(td_cut_of(&p->slices->slicing, w) == NULL, p->at,
                "td_tensor_parallel: '%s' shares its weight with a module that another rule cuts",
                td_node_of(m)->label);
@@ -68,7 +95,7 @@ static td_cut slices_lengths(const slices_plan *p, const td_module *m, const td_
     td_cut cut = { .tensor = t, .dim = dim };
     const int64_t *parts = rule->parts;
     int64_t units = parts[0] + parts[1] + parts[2], length = t->shape[dim];
-    const char *what = dim == 0 ? "outputs" : "inputs";
+    const char *what = rule->style == TD_TP_VOCAB ? "words" : dim == 0 ? "outputs" : "inputs";
     int slices = p->slices->slicing.slices;
     TD_REQUIRE(units >= 0 && (units == 0 || length % units == 0), p->at,
                "td_tensor_parallel: '%s' has %lld %s, which are no %lld parts of one size",
@@ -153,20 +180,41 @@ static td_status slices_add(slices_plan *p, const td_module *m, const td_tp_rule
     return slices_cut(p->slices, m->tensors[i].tensor, cut);
 }
 
-static td_status slices_surround(slices_plan *p, td_module *m, const td_tp_rule *rule)
+/* Cuts the weight and what lies along its outputs; a head without a weight has the embedding's. */
+static td_status slices_cut_module(slices_plan *p, const td_module *m, const td_tp_rule *rule,
+                                   td_sliced *sliced)
 {
     td_slicing *slicing = &p->slices->slicing;
+    if (m->tensor_count == 0) {
+        sliced->cut = slices_tied(p->slices, m);
+        TD_REQUIRE(sliced->cut != NULL, p->at,
+                   "td_tensor_parallel: '%s' (rule \"%s\") has no weight, and uses none of a "
+                   "module before it that is cut",
+                   td_node_of(m)->label, rule->path);
+        sliced->weight = (td_tensor *)(uintptr_t)sliced->cut->tensor;
+        return TD_OK;
+    }
+    sliced->cut = &slicing->cuts[slicing->count];
+    sliced->weight = m->tensors[0].tensor;
+    sliced->bias = m->tensor_count > 1 ? m->tensors[1].tensor : NULL;
+    td_status status = slices_add(p, m, rule, 0, slices_dim(rule->style));
+    return status == TD_OK && sliced->bias != NULL && rule->style == TD_TP_COLUMN
+               ? slices_add(p, m, rule, 1, 0)
+               : status;
+}
+
+static td_status slices_surround(slices_plan *p, td_module *m, const td_tp_rule *rule)
+{
+    static const td_around_fn run[] = { [TD_TP_COLUMN] = td_slices_column,
+                                        [TD_TP_ROW] = td_slices_row,
+                                        [TD_TP_VOCAB] = td_slices_vocabulary };
     td_sliced *sliced = calloc(1, sizeof *sliced);
     if (sliced == NULL) {
         return td_fail(TD_E_NOMEM, "no memory to cut '%s'", td_node_of(m)->label);
     }
-    *sliced = (td_sliced){ p->slices, &slicing->cuts[slicing->count] };
-    td_status status = slices_add(p, m, rule, 0, slices_dim(rule->style));
-    if (status == TD_OK && rule->style == TD_TP_COLUMN && m->tensor_count > 1) {
-        status = slices_add(p, m, rule, 1, 0);
-    }
-    td_around_fn run = rule->style == TD_TP_COLUMN ? td_slices_column : td_slices_row;
-    td_around around = { .run = run, .free = free, .user = sliced, .inside = true };
+    sliced->slices = p->slices;
+    td_around around = { .run = run[rule->style], .free = free, .user = sliced, .inside = true };
+    td_status status = slices_cut_module(p, m, rule, sliced);
     status = status == TD_OK ? td_module_surround(m, &around) : status;
     if (status != TD_OK) {
         free(sliced);
@@ -180,8 +228,10 @@ static void slices_visit(td_module *m, const char *path, void *user)
     slices_plan *p = user;
     const td_tp_rule *rule = slices_rule(p, m, path);
     if (!p->apply && rule != NULL) {
-        require_linear(p, m, rule);
-        (void)slices_lengths(p, m, rule, m->tensors[0].tensor, slices_dim(rule->style));
+        require_fit(p, m, rule);
+        if (m->tensor_count > 0) {
+            (void)slices_lengths(p, m, rule, m->tensors[0].tensor, slices_dim(rule->style));
+        }
     } else if (p->apply && p->status == TD_OK && rule != NULL) {
         p->status = slices_surround(p, m, rule);
     }
@@ -329,6 +379,16 @@ static td_slices *slices_new(const td_tensor_parallel_options *o, td_site at)
     return s;
 }
 
+/* A module that no rule cuts must not compute with a slice of another's. */
+static void require_no_tie(td_module *m, const char *path, void *user)
+{
+    slices_plan *p = user;
+    const td_cut *tied = slices_tied(p->slices, m);
+    TD_REQUIRE(tied == NULL || slices_rule(p, m, path) != NULL, p->at,
+               "td_tensor_parallel: '%s' uses %s, which is cut, and no rule matches '%s'",
+               td_node_of(m)->label, td_label(tied->tensor), path);
+}
+
 static void require_matches(const slices_plan *p)
 {
     for (int i = 0; i < p->options->count; i++) {
@@ -359,6 +419,7 @@ static td_status slices_apply(const td_tensor_parallel_options *o, td_site at)
     if (status == TD_OK) {
         plan.apply = true;
         td_module_each(o->model, slices_visit, &plan);
+        td_module_each(o->model, require_no_tie, &plan);
         status = slices_agree(plan.status, s);
     }
     free(plan.matched);

@@ -1,5 +1,6 @@
 /* Tensor parallelism: the ranks of a group cut the weights of one model among themselves, and each
- * computes with its slices. Two kinds of layers are enough (Shoeybi et al. 2019, Megatron-LM):
+ * computes with its slices. Two kinds of layers are enough for a transformer's blocks (Shoeybi et
+ * al. 2019, Megatron-LM):
  *
  *     COLUMN   a slice of the outputs: y is cut along its features. Backward: dx is a sum over the
  *              slices, so over the ranks
@@ -14,8 +15,10 @@
  *         { "transformer.h.*.attn.c_proj", .style = TD_TP_ROW },
  *         { "transformer.h.*.mlp.c_fc", .style = TD_TP_COLUMN },
  *         { "transformer.h.*.mlp.c_proj", .style = TD_TP_ROW },
+ *         { "transformer.wte", .style = TD_TP_VOCAB },
+ *         { "lm_head", .style = TD_TP_VOCAB },
  *     };
- *     net = td_tensor_parallel(net, plan, 4, .mesh = mesh);
+ *     net = td_tensor_parallel(net, plan, 6, .mesh = mesh);
  *     net = td_ddp(net, .mesh = mesh);                        (if there is a dimension dp, too)
  *
  * Checkpoints have whole tensors, byte for byte those of one process: a file that was saved on any
@@ -30,6 +33,11 @@ TD_BEGIN_C
 typedef enum td_tp_style {
     TD_TP_COLUMN, /* a Linear whose outputs are cut */
     TD_TP_ROW,    /* a Linear whose inputs are cut */
+    /* A table of words, cut along the words: an Embedding without padding_idx; or a head, whose
+     * td_forward2 is the mean cross-entropy where a label of -100 does not count. The whole logits
+     * do not exist for a loss; td_forward of the head gives them to all ranks. A head that has no
+     * weight of its own uses the embedding's: it needs a rule, too. */
+    TD_TP_VOCAB,
 } td_tp_style;
 
 typedef struct td_tp_rule {

@@ -5,6 +5,7 @@
 #include "autograd/ops/elements.h"
 #include "autograd/ops/shapes.h"
 #include "nn/extra/layers.h"
+#include "nn/layer.h"
 #include "nn/models/gpt_internal.h"
 #include "tensor/extend.h"
 
@@ -220,26 +221,47 @@ static td_module *gpt_transformer(const td_gpt_options *o, td_site at)
     return td_module_finish(m);
 }
 
-/* ---- with the head ---- */
+/* ---- the head: logits, or the loss ---- */
+
+typedef struct head_state {
+    td_tensor *weight; /* its own, or the embedding's */
+} head_state;
+
+/* For the loss the whole logits need not exist. */
+static td_tensor *head_loss(td_module *self, td_tensor *x, td_tensor *labels, td_site at)
+{
+    td_linear_cross_entropy_options o = { .x = x,
+                                          .w = ((const head_state *)self->state)->weight,
+                                          .labels = labels,
+                                          .ignore_index = GPT_NO_LABEL };
+    return td_linear_cross_entropy_at(o, at);
+}
+
+static int64_t head_multiply_adds(const td_module *self, td_shape in, td_shape out)
+{
+    (void)in;
+    return td_shape_numel(out) * ((const head_state *)self->state)->weight->shape[1];
+}
+
+TD_LAYER_BY(head, head_state, "Head", td_linear_at(x, s->weight, NULL, at), .forward2 = head_loss,
+            .multiply_adds = head_multiply_adds);
+
+static td_module *gpt_head(const td_gpt_options *o, td_tensor *tied)
+{
+    td_module *m = td_layer_new(&head_type, &(head_state){ tied }, sizeof(head_state));
+    return o->untied ? td_layer_weights(m, offsetof(head_state, weight),
+                                        TD_SHAPE(o->vocabulary, o->width), 0, true)
+                     : td_module_finish(m);
+}
+
+/* ---- the whole ---- */
 
 typedef struct gpt_state {
-    td_module *transformer, *lm_head; /* lm_head NULL: the head's weight is wte's */
+    td_module *transformer, *lm_head;
     td_gpt_options options;
     const td_gpt_cache *cache;
     char text[TD_GPT_TEXT]; /* the options, for the record */
 } gpt_state;
-
-static td_tensor *gpt_head_weight(const gpt_state *s)
-{
-    const transformer_state *t = s->transformer->state;
-    return (s->lm_head != NULL ? s->lm_head : t->wte)->tensors[0].tensor;
-}
-
-static td_tensor *gpt_logits(const gpt_state *s, td_tensor *x, td_site at)
-{
-    return s->lm_head != NULL ? td_forward_at(s->lm_head, x, at)
-                              : td_linear_at(x, gpt_head_weight(s), NULL, at);
-}
 
 static td_tensor *gpt_forward(td_module *self, td_tensor *tokens, td_site at)
 {
@@ -248,24 +270,13 @@ static td_tensor *gpt_forward(td_module *self, td_tensor *tokens, td_site at)
     if (s->cache != NULL) {
         x = td_slice_at(x, 1, -1, x->shape[1], 1, at);
     }
-    return gpt_logits(s, x, at);
+    return td_forward_at(s->lm_head, x, at);
 }
 
 static td_tensor *gpt_loss(td_module *self, td_tensor *tokens, td_tensor *labels, td_site at)
 {
     const gpt_state *s = self->state;
-    td_tensor *x = td_forward_at(s->transformer, tokens, at);
-    if (s->lm_head != NULL && td_is_surrounded(s->lm_head)) { /* its own forward must run */
-        td_shape rows = TD_SHAPE(-1, gpt_head_weight(s)->shape[0]);
-        td_cross_entropy_options o = { .logits = td_reshape_at(gpt_logits(s, x, at), rows, at),
-                                       .labels = td_reshape_at(labels, TD_SHAPE(-1), at),
-                                       .ignore_index = GPT_NO_LABEL };
-        return td_cross_entropy_at(o, at);
-    }
-    td_linear_cross_entropy_options o = {
-        .x = x, .w = gpt_head_weight(s), .labels = labels, .ignore_index = GPT_NO_LABEL
-    };
-    return td_linear_cross_entropy_at(o, at);
+    return td_forward2_at(s->lm_head, td_forward_at(s->transformer, tokens, at), labels, at);
 }
 
 static void gpt_describe(const td_module *self, char *text, size_t size)
@@ -309,13 +320,13 @@ static void gpt_draw(td_module *m, const char *path, void *user)
 static void gpt_init(td_module *m, td_gpt_options *o)
 {
     const gpt_state *s = m->state;
-    bool tied = s->lm_head == NULL;
-    if (tied && !o->blank) { /* nanoGPT's head is drawn before it gets wte's weight */
+    const td_module *wte = ((const transformer_state *)s->transformer->state)->wte;
+    if (!o->untied && !o->blank) { /* nanoGPT's head is drawn before it gets wte's weight */
         td_uniform_skip(td_default_generator(), o->vocabulary * o->width);
     }
     td_module_each(m, gpt_draw, NULL);
-    if (tied) {
-        td_init_normal_(gpt_head_weight(s), 0.02);
+    if (!o->untied) {
+        td_init_normal_(wte->tensors[0].tensor, 0.02);
     }
     td_module_each(m, gpt_draw, o);
 }
@@ -332,9 +343,9 @@ td_module *td_gpt_at(td_gpt_options o, td_site at)
     s->options = o;
     td_gpt_options_write(&o, s->text, sizeof s->text);
     s->transformer = td_module_add(m, "transformer", gpt_transformer(&o, at));
-    if (o.untied) {
-        s->lm_head =
-            td_module_add(m, "lm_head", td_nn_linear(o.width, o.vocabulary, .no_bias = true));
+    if (s->transformer != NULL) {
+        const td_module *wte = ((const transformer_state *)s->transformer->state)->wte;
+        s->lm_head = td_module_add(m, "lm_head", gpt_head(&o, wte->tensors[0].tensor));
     }
     m = td_module_finish(m);
     if (m != NULL) {

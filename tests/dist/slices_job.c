@@ -52,16 +52,20 @@ const td_tp_rule *slices_plan(slices_kind kind, int *count)
                                         .parts = { 8, 8, 8 } },
                                       { "*.attn.c_proj", .style = TD_TP_ROW },
                                       { "*.mlp.c_fc", .style = TD_TP_COLUMN },
-                                      { "*.mlp.c_proj", .style = TD_TP_ROW } };
+                                      { "*.mlp.c_proj", .style = TD_TP_ROW },
+                                      { "*.wte", .style = TD_TP_VOCAB },
+                                      { "lm_head", .style = TD_TP_VOCAB } };
     static const td_tp_rule llama[] = { { "*.attn.c_attn", .style = TD_TP_COLUMN,
                                           .parts = { 16, 8, 8 } },
                                         { "*.c_proj", .style = TD_TP_ROW },
                                         { "*.mlp.c_fc", .style = TD_TP_COLUMN },
-                                        { "*.mlp.c_gate", .style = TD_TP_COLUMN } };
+                                        { "*.mlp.c_gate", .style = TD_TP_COLUMN },
+                                        { "*.wte", .style = TD_TP_VOCAB },
+                                        { "lm_head", .style = TD_TP_VOCAB } };
     static const struct {
         const td_tp_rule *rules;
         int count;
-    } plans[] = { { mlp, 2 }, { attention, 2 }, { gpt, 4 }, { llama, 4 } };
+    } plans[] = { { mlp, 2 }, { attention, 2 }, { gpt, 6 }, { llama, 6 } };
     *count = plans[kind].count;
     return plans[kind].rules;
 }
