@@ -93,6 +93,8 @@ typedef struct td_params_peers {
 } td_params_peers;
 const td_params_peers *td_params_ranks_of(const td_params *params); /* NULL: there are none */
 const td_params_peers *td_params_peers_of(const td_params *params); /* NULL: they share nothing */
+/* Ranks that have only slices of tensors (nn/shared/slices.h); NULL: there are none. */
+const struct td_slicing *td_params_slicing(const td_params *params);
 /* The length of the flat space. */
 int64_t td_params_length(const td_params *params);
 

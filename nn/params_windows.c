@@ -25,6 +25,11 @@ const td_params_peers *td_params_peers_of(const td_params *params)
     return params->peers.gather != NULL ? &params->peers : NULL;
 }
 
+const struct td_slicing *td_params_slicing(const td_params *params)
+{
+    return params->slicing;
+}
+
 void td_params_meet(const td_params *params)
 {
     if (params->peers.meet != NULL) {

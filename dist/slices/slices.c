@@ -253,10 +253,12 @@ static td_status slices_all_gather(td_tensor *all, const td_tensor *mine, void *
     return td_all_gather(((td_slices *)user)->group, all, mine, NULL);
 }
 
-static td_status slices_sum(double *numbers, int count, void *user)
+static void slices_sum_numbers(double *numbers, int count, void *user)
 {
     td_slices *s = user;
-    return s->slicing.ranks > 1 ? td_all_reduce_numbers(s->group, numbers, count) : TD_OK;
+    if (s->slicing.ranks > 1) {
+        td_slices_require(s, td_all_reduce_numbers(s->group, numbers, count), TD_NOWHERE);
+    }
 }
 
 /* ---- parameters that must be equal on all ranks ---- */
@@ -333,6 +335,7 @@ static void slices_free(void *user)
     td_slices *s = user;
     td_module_set_slicing(s->model, NULL);
     free(s->slicing.cuts);
+    free(s->slicing.sums);
     free(s);
 }
 
@@ -342,38 +345,50 @@ td_status td_tensor_parallel_check(td_module *net)
     return s != NULL ? slices_compare(s) : TD_OK;
 }
 
+/* *group NULL: this rank alone. */
+static td_status slices_find_group(const td_tensor_parallel_options *o, td_group **group)
+{
+    bool alone = o->group == NULL && o->mesh == NULL && !td_dist_is_initialized();
+    *group = o->group != NULL  ? o->group
+             : o->mesh != NULL ? td_mesh_group(o->mesh, "tp")
+             : alone           ? NULL
+                               : td_dist_world();
+    return alone || *group != NULL ? TD_OK : TD_E_NETWORK; /* with the mesh's message */
+}
+
 /* NULL with td_last_error(). Fatal if the number of slices does not fit. */
 static td_slices *slices_new(const td_tensor_parallel_options *o, td_site at)
 {
-    td_slices *s = calloc(1, sizeof *s);
-    td_state_list list = td_module_state(o->model);
-    td_cut *cuts = calloc((size_t)(list.count > 0 ? list.count : 1), sizeof *cuts);
-    td_group *group = o->group != NULL           ? o->group
-                      : o->mesh != NULL          ? td_mesh_group(o->mesh, "tp")
-                      : td_dist_is_initialized() ? td_dist_world()
-                                                 : NULL;
-    bool no_group = o->mesh != NULL && group == NULL;
-    bool made = s != NULL && list.count >= 0 && cuts != NULL && !no_group;
-    td_state_list_free(&list);
-    if (!made) {
-        td_status status =
-            no_group ? TD_E_NETWORK : td_fail(TD_E_NOMEM, "td_tensor_parallel: no memory");
-        (void)status;
-        free(s);
-        free(cuts);
+    td_group *group;
+    if (slices_find_group(o, &group) != TD_OK) {
         return NULL;
     }
-    int ranks = group != NULL ? td_group_size(group) : 1;
-    int slices = o->slices > 0 ? o->slices : ranks;
+    int rank = group != NULL ? td_group_rank(group) : 0;
+    int ranks = group != NULL ? td_group_size(group) : 1,
+        slices = o->slices > 0 ? o->slices : ranks;
     TD_REQUIRE(slices % ranks == 0, at,
                "td_tensor_parallel: %d slices are not divisible by %d ranks", slices, ranks);
+    td_state_list list = td_module_state(o->model);
+    size_t most = (size_t)(list.count > 0 ? list.count : 1);
+    td_slices *s = calloc(1, sizeof *s);
+    td_cut *cuts = calloc(most, sizeof *cuts);
+    double *sums = calloc((size_t)slices, sizeof *sums);
+    td_state_list_free(&list);
+    if (s == NULL || cuts == NULL || sums == NULL) {
+        td_fail(TD_E_NOMEM, "td_tensor_parallel: no memory");
+        free(s);
+        free(cuts);
+        free(sums);
+        return NULL;
+    }
     *s = (td_slices){ .model = o->model, .group = group, .here = slices / ranks };
-    s->slicing = (td_slicing){ .rank = group != NULL ? td_group_rank(group) : 0,
+    s->slicing = (td_slicing){ .rank = rank,
                                .ranks = ranks,
                                .slices = slices,
                                .cuts = cuts,
+                               .sums = sums,
                                .all_gather = slices_all_gather,
-                               .sum = slices_sum,
+                               .sum = slices_sum_numbers,
                                .agree = slices_agree,
                                .user = s };
     return s;

@@ -339,6 +339,10 @@ td_optim *td_muon_at(td_muon_options options, td_site at)
     TD_REQUIRE(options.params == NULL || td_params_peers_of(options.params) == NULL, at,
                "td_muon: td_ddp shards these parameters' optimizer, and Muon needs whole filters: "
                "use td_sgd, td_adam or td_adamw, or td_ddp without td_zero");
+    TD_REQUIRE(
+        options.params == NULL || td_params_slicing(options.params) == NULL, at,
+        "td_muon: td_tensor_parallel has cut these parameters, and Muon needs whole filters: "
+        "use td_sgd, td_adam or td_adamw");
     muon own = { .options = options };
     own.options.rounds = options.rounds != 0 ? options.rounds : 5;
     own.chosen = choose(&options, at);

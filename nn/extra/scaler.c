@@ -4,7 +4,7 @@
 
 #include "autograd/autograd.h"
 #include "nn/extra/inspect.h"
-#include "nn/params.h"
+#include "nn/shared/slices.h"
 #include "nn/module.h"
 #include "tensor/hooks.h"
 #include "tensor/kernels/kernels.h"
@@ -217,9 +217,13 @@ static void unscale_gradients(const td_scaler *s, td_params *params)
 /* Where ranks have a part of the gradients each, what one finds counts for all. */
 static void tell_ranks(const td_scaler *s, const td_params *params)
 {
-    if (td_params_sums(params)) {
+    const td_slicing *slicing = td_params_slicing(params);
+    if (td_params_sums(params) || slicing != NULL) {
         double found = td_item(s->found);
         td_params_sum(params, &found, 1);
+        if (slicing != NULL) {
+            slicing->sum(&found, 1, slicing->user);
+        }
         td_fill_(s->found, found > 0);
     }
 }

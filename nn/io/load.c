@@ -54,7 +54,7 @@ static void match_tensor(td_records *l, td_tensor_record *r)
     const td_safetensors_entry *e = load_find(l, r);
     r->from = e;
     const td_tensor *to = r->tensor;
-    td_shape shape = td_shape_of(to);
+    td_shape shape = td_records_shape(l, r);
     if (e == NULL) {
         td_differ(&l->missing, "%s %s", r->name, td_describe_shape(shape));
     } else if (td_safetensors_unknown(l->file, e) != NULL) {
@@ -150,10 +150,27 @@ static td_status report_differences(const td_records *l, const char *path)
 
 /* ---- the values ---- */
 
-/* Reads a record's data into l->data. */
+/* Keeps this rank's slice of the data that has been read. */
+static td_status load_slice(const td_records *l, const td_tensor_record *r)
+{
+    td_tensor *slice = td_new(td_shape_of(r->tensor), r->from->dtype, TD_CPU);
+    if (slice == NULL) {
+        return TD_E_NOMEM;
+    }
+    td_storage storage;
+    td_tensor whole;
+    td_init_borrowed(&whole, &storage, l->data, r->from->shape, r->from->dtype);
+    l->slicing->type->copy(l->slicing, r->cut, l->slicing->rank, &whole, slice, false);
+    memcpy(l->data, td_ptr(slice), td_tensor_bytes(slice));
+    td_free(slice);
+    return TD_OK;
+}
+
+/* Reads a record's data, of this rank's slice, into l->data. */
 static td_status read_data(const td_records *l, const td_tensor_record *r)
 {
     td_status status = td_safetensors_read(l->file, r->from, l->data);
+    status = status == TD_OK && r->cut != NULL ? load_slice(l, r) : status;
     return status == TD_OK ? TD_OK
                            : td_fail_context(status, "'%s' was loaded in part, up to '%s'",
                                              l->options->path, r->name);
@@ -175,7 +192,7 @@ static td_status take_window(td_records *l, const td_tensor_record *r)
     if (status == TD_OK && r->part != TD_PART_EMPTY) {
         td_storage storage;
         td_tensor from;
-        td_init_borrowed(&from, &storage, l->data, r->from->shape, r->from->dtype);
+        td_init_borrowed(&from, &storage, l->data, td_shape_of(r->tensor), r->from->dtype);
         td_params_read(params, &from, r->param, part);
     }
     status = status == TD_OK ? td_params_keep(params, r->window, r->param, part) : status;
@@ -297,9 +314,10 @@ td_status td_checkpoint_load_model(const td_checkpoint_options *options, bool av
     td_safetensors *file = NULL;
     td_status status = td_checkpoint_open(options->path, &file);
     td_records list = { .options = options, .file = file, .averages = averages };
-    status = td_peers_agree(peers, status == TD_OK ? compare(&list) : status);
+    const td_slicing *slicing = td_node_of(options->model)->slicing;
+    status = td_records_agree(peers, slicing, status == TD_OK ? compare(&list) : status);
     if (status == TD_OK) {
-        status = td_peers_agree(peers, take(&list));
+        status = td_records_agree(peers, slicing, take(&list));
     }
     td_records_free(&list);
     td_safetensors_close(file);

@@ -72,9 +72,16 @@ const td_params_peers *td_records_ranks(const td_checkpoint_options *c)
     return params != NULL ? td_params_ranks_of(params) : NULL;
 }
 
-td_status td_peers_agree(const td_params_peers *peers, td_status status)
+td_status td_records_agree(const td_params_peers *peers, const td_slicing *slicing,
+                           td_status status)
 {
-    return peers != NULL ? peers->agree(status, peers->user) : status;
+    status = peers != NULL ? peers->agree(status, peers->user) : status;
+    return slicing != NULL ? slicing->agree(status, slicing->user) : status;
+}
+
+td_shape td_records_shape(const td_records *l, const td_tensor_record *r)
+{
+    return r->cut != NULL ? l->slicing->type->whole(l->slicing, r->cut) : td_shape_of(r->tensor);
 }
 
 /* ---- the list ---- */
@@ -90,9 +97,16 @@ static void *grow(td_records *l, void *items, int count, size_t size)
     return more != NULL ? more : items;
 }
 
+/* The cut of a parameter; NULL: there is none. */
+static const td_cut *cut_of(const td_records *l, const td_tensor *parameter)
+{
+    return l->slicing != NULL ? l->slicing->type->of(l->slicing, parameter) : NULL;
+}
+
 /* Takes the name over, and the tensor if it is a view. */
 static void push_tensor(td_records *l, td_tensor_record r)
 {
+    r.cut = r.cut == NULL ? cut_of(l, r.tensor) : r.cut;
     l->failed = l->failed || r.name == NULL || r.tensor == NULL;
     l->tensors = grow(l, l->tensors, l->tensor_count, sizeof *l->tensors);
     if (l->failed) {
@@ -109,7 +123,8 @@ static void push_share(td_records *l, td_tensor_part part, char *name, const td_
 {
     td_tensor *t = shared ? td_params_get(params, i)->tensor : td_params_view(params, flat, i);
     td_tensor *window = shared ? flat : NULL;
-    push_tensor(l, (td_tensor_record){ name, t, !shared, window, i, .part = part });
+    const td_cut *cut = cut_of(l, td_params_get(params, i)->tensor);
+    push_tensor(l, (td_tensor_record){ name, t, !shared, window, i, .part = part, .cut = cut });
 }
 
 /* Takes the key over, and while saving the text. */
@@ -341,7 +356,8 @@ static void list_gradient(td_records *l, td_params *params, int i)
     }
     td_tensor_record r = { .tensor = td_grad_buffer(p->tensor),
                            .param = i,
-                           .part = TD_PART_GRADIENT };
+                           .part = TD_PART_GRADIENT,
+                           .cut = cut_of(l, p->tensor) };
     if (saving && apart && td_grad(p->tensor) == NULL) { /* other ranks may have one */
         td_fill_(r.tensor, 0);
         td_mark_grad(p->tensor);
@@ -447,6 +463,7 @@ static void list_dropout(td_module *m, const char *path, void *user)
 void td_records_list(td_records *l)
 {
     const td_checkpoint_options *c = l->options;
+    l->slicing = td_node_of(c->model)->slicing;
     list_model(l, c->model);
     if (l->file == NULL) {
         list_notes(l, c);

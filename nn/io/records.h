@@ -21,7 +21,7 @@
 #include "nn/extra/inspect.h"
 #include "nn/io/checkpoint.h"
 #include "nn/io/safetensors.h"
-#include "nn/params.h"
+#include "nn/shared/slices.h"
 #include "tensor/part.h"
 
 /* Names in a file. Of tensors: "optimizer.<path>.<what>", "ema.<path>", "extra.<name>". Of
@@ -81,6 +81,7 @@ typedef struct td_tensor_record {
     int owner;         /* the rank that has the tensor, if there is no window */
     int mean_of;       /* not 0: loading adds this share to the tensor, from owner 0 on */
     td_tensor_part part;
+    const td_cut *cut;                /* not NULL: ranks have slices of what the file has whole */
     const td_safetensors_entry *from; /* while loading */
 } td_tensor_record;
 
@@ -93,6 +94,7 @@ typedef struct td_difference {
 typedef struct td_records {
     td_part_list parts; /* first: the list as parts see it */
     const td_checkpoint_options *options;
+    const td_slicing *slicing;  /* of the model; NULL: no rank has only slices of tensors */
     const td_safetensors *file; /* NULL: saving */
     td_tensor_record *tensors;
     int tensor_count;
@@ -112,8 +114,11 @@ void td_records_require(const td_checkpoint_options *c, const char *function, td
 const td_params *td_records_shared(const td_checkpoint_options *c);
 /* The ranks that train the model; NULL: this one alone. */
 const td_params_peers *td_records_ranks(const td_checkpoint_options *c);
-/* TD_OK if that is the status on all ranks; peers NULL: there are no others. */
-td_status td_peers_agree(const td_params_peers *peers, td_status status);
+/* TD_OK if that is the status on all ranks; peers, slicing NULL: there are no others. */
+td_status td_records_agree(const td_params_peers *peers, const td_slicing *slicing,
+                           td_status status);
+/* The shape of a record in the file. */
+td_shape td_records_shape(const td_records *l, const td_tensor_record *r);
 
 /* Adds all records of list->options. */
 void td_records_list(td_records *list);

@@ -30,6 +30,7 @@ enum { PIECE = 1 << 20 }; /* bytes that are converted, then written: they stay i
 struct td_saving {
     td_safetensors_out *out;      /* NULL: another rank writes the file */
     const td_params_peers *peers; /* the ranks that are told the outcome; NULL: this one */
+    const td_slicing *slicing;    /* more such ranks */
     pthread_t thread;
     bool started;
     atomic_bool written; /* the file has its name, or has failed: */
@@ -82,7 +83,8 @@ static td_status end(td_saving **saving)
 td_status td_saving_wait(td_saving **saving)
 {
     const td_params_peers *peers = *saving != NULL ? (*saving)->peers : NULL;
-    return td_peers_agree(peers, end(saving));
+    const td_slicing *slicing = *saving != NULL ? (*saving)->slicing : NULL;
+    return td_records_agree(peers, slicing, end(saving));
 }
 
 void td_saving_cancel(td_saving **saving)
@@ -106,7 +108,8 @@ typedef struct saver {
 static const td_params *saved_together(const td_checkpoint_options *c)
 {
     const td_params *params = td_records_shared(c);
-    bool apart = c->optim != NULL && td_params_training_of(c->optim->params)->apart;
+    bool apart = td_node_of(c->model)->slicing != NULL ||
+                 (c->optim != NULL && td_params_training_of(c->optim->params)->apart);
     for (int i = 0; i < TD_CHECKPOINT_PARTS; i++) {
         const td_checkpoint_part *part = td_records_part(c, i);
         apart = apart || (part != NULL && part->apart != NULL && part->apart(part));
@@ -119,7 +122,8 @@ bool td_saves_together(td_module *net)
 {
     td_optim optim = { .params = td_params_laid_out(net) };
     td_checkpoint_options run = { .model = net, .optim = &optim };
-    return optim.params != NULL && saved_together(&run) != NULL;
+    return td_node_of(net)->slicing != NULL ||
+           (optim.params != NULL && saved_together(&run) != NULL);
 }
 
 static int64_t row_bytes(const td_tensor *t)
@@ -129,7 +133,7 @@ static int64_t row_bytes(const td_tensor *t)
 }
 
 /* Writes record i from t: from the device's order to the file's. */
-static void put(saver *s, int i, const td_tensor *t)
+static void put_whole(saver *s, int i, const td_tensor *t)
 {
     int64_t all = t->ndim > 0 ? t->shape[0] : 1, row = row_bytes(t);
     int64_t few = PIECE / (row + 1) + 1, count;
@@ -142,6 +146,25 @@ static void put(saver *s, int i, const td_tensor *t)
         }
         td_read(&rows, s->buffer, t->dtype);
         s->status = td_safetensors_put(s->out, i, from * row, s->buffer, (size_t)(count * row));
+    }
+}
+
+/* Puts record i. If it is cut, t is this rank's slice, and the slices come together here. */
+static void put(saver *s, int i, const td_tensor *t)
+{
+    const td_cut *cut = s->list->tensors[i].cut;
+    const td_slicing *slicing = s->list->slicing;
+    if (cut == NULL) {
+        put_whole(s, i, t);
+    } else if (s->peers == NULL || (s->peers->rank == 0 && !s->peers->spare)) {
+        td_tensor *whole = td_new(slicing->type->whole(slicing, cut), t->dtype, td_device_of(t));
+        td_status status = slicing->agree(whole != NULL ? TD_OK : TD_E_NOMEM, slicing->user);
+        status = status == TD_OK ? slicing->type->gather(slicing, cut, t, whole) : status;
+        s->status = status != TD_OK ? status : s->status;
+        if (status == TD_OK) {
+            put_whole(s, i, whole);
+        }
+        td_free(whole);
     }
 }
 
@@ -166,7 +189,7 @@ static void put_together(saver *s, int i, int owner)
         status = s->peers->broadcast(&elements, owner, s->peers->user);
     } else if (owner != 0) {
         status = td_params_collect(s->params, r->window, r->param, &elements);
-    } else if (s->out != NULL && s->status == TD_OK) {
+    } else if (s->peers == NULL || s->peers->rank == 0) {
         status = td_params_take(s->params, r->window, r->param, &elements);
     }
     s->status = status != TD_OK ? status : s->status;
@@ -203,11 +226,12 @@ static td_status save_plan(saver *s)
     td_status status = entries != NULL && metadata != NULL ? TD_OK : no_memory(l->options);
     if (status == TD_OK) {
         for (int i = 0; i < l->tensor_count; i++) {
-            const td_tensor *t = l->tensors[i].tensor;
-            entries[i] = (td_safetensors_entry){ .name = l->tensors[i].name,
-                                                 .dtype = t->dtype,
-                                                 .shape = td_shape_of(t),
-                                                 .bytes = td_tensor_bytes(t) };
+            td_dtype dtype = l->tensors[i].tensor->dtype;
+            td_shape shape = td_records_shape(l, &l->tensors[i]);
+            size_t bytes = (size_t)td_shape_numel(shape) * td_dtype_size(dtype);
+            entries[i] = (td_safetensors_entry){
+                .name = l->tensors[i].name, .dtype = dtype, .shape = shape, .bytes = bytes
+            };
         }
         for (int i = 0; i < l->text_count; i++) {
             metadata[i] = (td_metadata){ l->texts[i].key, l->texts[i].text };
@@ -227,7 +251,8 @@ static bool save_make_room(saver *s)
     for (int i = 0; i < s->list->tensor_count; i++) {
         const td_tensor_record *r = &s->list->tensors[i];
         int64_t bytes = r->window != NULL || r->owner > 0 ? (int64_t)td_tensor_bytes(r->tensor) : 0;
-        row = row_bytes(r->tensor) > row ? row_bytes(r->tensor) : row;
+        int64_t ranks = r->cut != NULL ? s->list->slicing->ranks : 1; /* a whole row is longer */
+        row = row_bytes(r->tensor) * ranks > row ? row_bytes(r->tensor) * ranks : row;
         whole = bytes > whole ? bytes : whole;
     }
     s->buffer = malloc(PIECE + (size_t)row);
@@ -258,16 +283,18 @@ static td_status check_accumulation(const td_checkpoint_options *c)
 static td_status save(saver *s)
 {
     const td_checkpoint_options *c = s->list->options;
-    bool writes = s->peers == NULL || (s->peers->rank == 0 && !s->peers->spare);
+    const td_slicing *slicing = s->list->slicing;
+    bool writes = (s->peers == NULL || (s->peers->rank == 0 && !s->peers->spare)) &&
+                  (slicing == NULL || slicing->rank == 0);
     td_saving *w = calloc(1, sizeof *w);
     bool room = !s->list->failed && w != NULL && save_make_room(s);
-    td_status status = td_peers_agree(s->peers, room ? TD_OK : no_memory(c));
+    td_status status = td_records_agree(s->peers, slicing, room ? TD_OK : no_memory(c));
     status = status == TD_OK ? check_accumulation(c) : status; /* the same on all ranks */
     if (status == TD_OK) {
-        status = td_peers_agree(s->peers, writes ? save_plan(s) : TD_OK);
+        status = td_records_agree(s->peers, slicing, writes ? save_plan(s) : TD_OK);
     }
     if (status == TD_OK) {
-        status = td_peers_agree(s->peers, put_all(s));
+        status = td_records_agree(s->peers, slicing, put_all(s));
     }
     free(s->buffer);
     td_free(s->whole);
@@ -276,7 +303,7 @@ static td_status save(saver *s)
         free(w);
         return status;
     }
-    *w = (td_saving){ .out = s->out, .peers = s->peers };
+    *w = (td_saving){ .out = s->out, .peers = s->peers, .slicing = slicing };
     if (c->background == NULL || w->out == NULL) {
         finish(w);
     } else {

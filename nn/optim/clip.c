@@ -1,6 +1,7 @@
 /* Gradient clipping: by the norm of all gradients together, or each element by itself. */
 #include "nn/params.h"
 #include "nn/module.h"
+#include "nn/shared/slices.h"
 #include "tensor/hooks.h"
 #include "tensor/kernels/kernels.h"
 
@@ -36,15 +37,23 @@ static void scale_all(const td_params *params, double scale)
 static double sum_of_all(const td_params *params, td_part_sum of, double p)
 {
     const td_params_training *training = td_params_training_of(params);
-    if (training->sum_parts != NULL) {
+    const td_slicing *slicing = td_params_slicing(params);
+    if (training->sum_parts != NULL && slicing == NULL) {
         return training->sum_parts(params, of, p);
     }
     double sum = 0.0;
     clip_walk w = { .params = params };
     for (td_tensor *g; (g = clip_next(&w)) != NULL;) {
-        sum += of(g, p);
+        const td_tensor *leaf = td_params_get(params, w.next - 1)->tensor;
+        if (slicing == NULL || !slicing->type->add(slicing, leaf, g, of, p)) {
+            sum += of(g, p);
+        }
     }
     td_params_sum(params, &sum, 1);
+    if (slicing != NULL) {
+        td_params_sum(params, slicing->sums, slicing->slices);
+        sum += slicing->type->total(slicing);
+    }
     return sum;
 }
 
@@ -129,6 +138,21 @@ static double largest_of_ranks(const td_params *params, double mine, td_site at)
     return mine;
 }
 
+/* Of the ranks of a model's slices, in the same way. */
+static double largest_of_slices(const td_slicing *slicing, double mine)
+{
+    if (slicing == NULL) {
+        return mine;
+    }
+    slicing->sums[slicing->rank] = mine;
+    slicing->sum(slicing->sums, slicing->ranks, slicing->user);
+    for (int r = 0; r < slicing->ranks; r++) {
+        mine = larger(mine, slicing->sums[r]);
+        slicing->sums[r] = 0.0;
+    }
+    return mine;
+}
+
 static double clip_by_power(const td_params *params, double max_norm, double p, td_site at)
 {
     double norm = 0.0;
@@ -137,7 +161,8 @@ static double clip_by_power(const td_params *params, double max_norm, double p, 
         norm = larger(norm, power_sum(g, p));
     }
     norm = isfinite(p) ? pow(sum_of_all(params, power_sum, p), 1.0 / p)
-                       : largest_of_ranks(params, norm, at);
+                       : largest_of_slices(td_params_slicing(params),
+                                           largest_of_ranks(params, norm, at));
     scale_all(params, max_norm / (norm + 1e-6));
     return norm;
 }
@@ -155,7 +180,8 @@ double td_clip_grad_norm_at(td_clip_options o, td_site at)
     if (p != 2.0) {
         td_not_recordable("td_clip_grad_norm with norm_type %g: the host computes it", p);
         norm = clip_by_power(params, o.max_norm, p, at);
-    } else if (kernels->clip != NULL && !td_params_sums(params)) {
+    } else if (kernels->clip != NULL && !td_params_sums(params) &&
+               td_params_slicing(params) == NULL) {
         norm = clip_by_device(params, kernels, o.max_norm, at);
     } else {
         norm = clip_by_host(params, o.max_norm);

@@ -6,8 +6,15 @@
 #include "tensor/extend.h"
 #include "tensor/storage.h"
 
-void td_module_set_slicing(td_module *model, const td_slicing *slicing)
+void td_module_set_slicing(td_module *model, td_slicing *slicing)
 {
+    static const td_slicing_type type = {
+        td_cut_of,     td_cut_whole,           td_cut_copy,
+        td_cut_gather, td_slicing_add, td_slicing_total
+    };
+    if (slicing != NULL) {
+        slicing->type = &type;
+    }
     td_node_of(model)->slicing = slicing;
     if (td_node_of(model)->params != NULL) {
         td_node_of(model)->params->slicing = slicing;
@@ -17,11 +24,6 @@ void td_module_set_slicing(td_module *model, const td_slicing *slicing)
 const td_slicing *td_module_slicing(const td_module *model)
 {
     return td_node_of(model)->slicing;
-}
-
-const td_slicing *td_params_slicing(const td_params *params)
-{
-    return params->slicing;
 }
 
 const td_cut *td_cut_of(const td_slicing *slicing, const td_tensor *parameter)
@@ -91,7 +93,7 @@ td_status td_cut_gather(const td_slicing *slicing, const td_cut *cut, const td_t
     td_tensor *mine = td_new(shape, slice->dtype, device);
     td_tensor *all = td_new(TD_SHAPE(slicing->ranks, td_shape_numel(shape)), slice->dtype, device);
     td_status status = mine != NULL && all != NULL ? TD_OK : TD_E_NOMEM;
-    status = td_slicing_agree(slicing, status);
+    status = slicing->agree(status, slicing->user);
     if (status == TD_OK) {
         td_copy_(mine, slice);
         status = slicing->all_gather(all, mine, slicing->user);
@@ -107,7 +109,34 @@ td_status td_cut_gather(const td_slicing *slicing, const td_cut *cut, const td_t
     return status;
 }
 
-td_status td_slicing_agree(const td_slicing *slicing, td_status mine)
+bool td_slicing_add(const td_slicing *slicing, const td_tensor *parameter, const td_tensor *grad,
+                    td_part_sum of, double p)
 {
-    return slicing != NULL ? slicing->agree(mine, slicing->user) : mine;
+    const td_cut *cut = td_cut_of(slicing, parameter);
+    int here = slicing->slices / slicing->ranks;
+    double *sums = slicing->sums + slicing->rank * here;
+    if (cut == NULL) {
+        return false;
+    }
+    if (!td_same_shape(grad, parameter)) { /* a window goes across slices */
+        sums[0] += of(grad, p);
+        return true;
+    }
+    for (int k = 0; k < here * TD_CUT_PARTS; k++) {
+        td_run run = td_cut_here(slicing, cut, k % TD_CUT_PARTS, k / TD_CUT_PARTS);
+        td_tensor view = td_cut_view(grad, cut->dim, run);
+        sums[k / TD_CUT_PARTS] += run.count > 0 ? of(&view, p) : 0.0;
+    }
+    return true;
+}
+
+double td_slicing_total(const td_slicing *slicing)
+{
+    double total = 0.0;
+    slicing->sum(slicing->sums, slicing->slices, slicing->user);
+    for (int s = 0; s < slicing->slices; s++) {
+        total += slicing->sums[s];
+        slicing->sums[s] = 0.0;
+    }
+    return total;
 }

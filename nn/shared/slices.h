@@ -18,24 +18,39 @@ typedef struct td_cut {
     int64_t parts[TD_CUT_PARTS]; /* their lengths in the whole tensor; 0: there is no such part */
 } td_cut;
 
+typedef struct td_slicing td_slicing;
+/* The functions below, for who must build without nn/shared/. */
+typedef struct td_slicing_type {
+    const td_cut *(*of)(const td_slicing *slicing, const td_tensor *parameter);
+    td_shape (*whole)(const td_slicing *slicing, const td_cut *cut);
+    void (*copy)(const td_slicing *slicing, const td_cut *cut, int rank, const td_tensor *whole,
+                 const td_tensor *slice, bool put);
+    td_status (*gather)(const td_slicing *slicing, const td_cut *cut, const td_tensor *slice,
+                        const td_tensor *whole);
+    bool (*add)(const td_slicing *slicing, const td_tensor *parameter, const td_tensor *grad,
+                td_part_sum of, double p);
+    double (*total)(const td_slicing *slicing);
+} td_slicing_type;
+
 /* The ranks that have the slices of a model. Parameters without a cut are equal on all ranks. */
-typedef struct td_slicing {
+struct td_slicing {
+    const td_slicing_type *type; /* set by td_module_set_slicing */
     int rank, ranks;
     int slices; /* a multiple of `ranks`: each rank has `slices` / `ranks` neighbouring ones */
     td_cut *cuts;
     int count;
     /* all: [ranks, mine...], on the model's device. */
     td_status (*all_gather)(td_tensor *all, const td_tensor *mine, void *user);
-    td_status (*sum)(double *numbers, int count, void *user); /* over the ranks */
-    td_status (*agree)(td_status mine, void *user);           /* TD_OK if it is that on all ranks */
+    void (*sum)(double *numbers, int count, void *user); /* over the ranks; or the program ends */
+    td_status (*agree)(td_status mine, void *user);      /* TD_OK if it is that on all ranks */
+    double *sums; /* [slices], all 0 but while a norm is computed */
     void *user;
-} td_slicing;
+};
 
 /* Tells a model's checkpoints and optimizers; `slicing` stays the caller's. NULL: no slices. */
-void td_module_set_slicing(td_module *model, const td_slicing *slicing);
+void td_module_set_slicing(td_module *model, td_slicing *slicing);
 /* NULL: the model has no slices. */
 const td_slicing *td_module_slicing(const td_module *model);
-const td_slicing *td_params_slicing(const td_params *params);
 /* The cut of a parameter; NULL: every rank has all of it. slicing NULL: NULL. */
 const td_cut *td_cut_of(const td_slicing *slicing, const td_tensor *parameter);
 
@@ -57,7 +72,13 @@ void td_cut_copy(const td_slicing *slicing, const td_cut *cut, int rank, const t
 /* Collective: whole becomes the tensor of which `slice` is this rank's slice. */
 td_status td_cut_gather(const td_slicing *slicing, const td_cut *cut, const td_tensor *slice,
                         const td_tensor *whole);
-/* TD_OK if it is that on all ranks of the slices; slicing NULL: mine. */
-td_status td_slicing_agree(const td_slicing *slicing, td_status mine);
+
+/* For the norm of all gradients. Adds `of` a gradient to the sums of its slices; false: the parameter
+ * is not cut. grad: of all that this rank has of the parameter, or 1-d, of a window. The total is
+ * taken over all slices, in an order that does not depend on the number of ranks, and the sums are 0
+ * again. */
+bool td_slicing_add(const td_slicing *slicing, const td_tensor *parameter, const td_tensor *grad,
+                    td_part_sum of, double p);
+double td_slicing_total(const td_slicing *slicing);
 
 #endif

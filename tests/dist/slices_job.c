@@ -16,7 +16,7 @@ static td_module *mlp_block(void)
                             td_nn_linear(4 * WIDTH, WIDTH));
 }
 
-td_module *slices_net(slices_kind kind, td_dtype dtype)
+td_module *slices_net(slices_kind kind, td_dtype dtype, double dropout)
 {
     td_manual_seed(1);
     td_module *net = NULL;
@@ -25,15 +25,17 @@ td_module *slices_net(slices_kind kind, td_dtype dtype)
         net = td_nn_sequential(mlp_block(), mlp_block(), mlp_block());
         break;
     case SLICES_ATTENTION:
-        net = td_gpt(.vocabulary = WORDS, .context = CONTEXT, .layers = 1, .heads = 8, .width = 64);
+        net = td_gpt(.vocabulary = WORDS, .context = CONTEXT, .layers = 1, .heads = 8, .width = 64,
+                     .dropout = dropout);
         break;
     case SLICES_GPT:
-        net = td_gpt(.vocabulary = WORDS, .context = CONTEXT, .layers = 2, .heads = 8, .width = 64);
+        net = td_gpt(.vocabulary = WORDS, .context = CONTEXT, .layers = 2, .heads = 8, .width = 64,
+                     .dropout = dropout);
         break;
     case SLICES_LLAMA:
         net = td_gpt(.vocabulary = WORDS, .context = CONTEXT, .layers = 2, .heads = 16,
                      .kv_heads = 8, .width = 128, .rope = true, .rms_norm = true, .swiglu = true,
-                     .untied = true, .no_bias = true);
+                     .untied = true, .no_bias = true, .dropout = dropout);
         break;
     }
     REQUIRE(net != NULL);
@@ -91,25 +93,44 @@ static void slices_data(slices_job *job)
     td_write(job->y, tokens + 1, TD_I64);
 }
 
-void slices_open(slices_job *job, const slices_case *c, td_group *group)
+static void slices_wrap(slices_job *job)
 {
-    bool defers = td_defer_init(c->deferred);
-    *job = (slices_job){ .c = c, .net = slices_net(c->kind, c->dtype) };
-    td_defer_init(defers);
-    if (c->slices > 0) {
-        int count;
-        const td_tp_rule *rules = slices_plan(c->kind, &count);
-        job->net = td_tensor_parallel(job->net, rules, count, .group = group, .slices = c->slices);
+    const slices_case *c = job->c;
+    char text[64];
+    int count;
+    const td_tp_rule *rules = slices_plan(c->kind, &count);
+    snprintf(text, sizeof text, "dp=*,tp=%d", c->tp);
+    REQUIRE_OK(td_mesh_new(text, &job->mesh));
+    job->net = td_tensor_parallel(job->net, rules, count, .mesh = job->mesh, .slices = c->slices);
+    if (c->dp > 1) {
+        job->net = td_ddp(job->net, .mesh = job->mesh, .strategy = td_zero(c->shard));
     }
     REQUIRE(job->net != NULL);
+}
+
+void slices_open(slices_job *job, const slices_case *c)
+{
+    bool defers = td_defer_init(c->deferred);
+    *job = (slices_job){ .c = c, .net = slices_net(c->kind, c->dtype, c->dropout) };
+    td_defer_init(defers);
+    if (c->slices > 0) {
+        slices_wrap(job);
+    }
     job->optim = td_adam(td_parameters(job->net), .lr = 1e-3);
+    job->ema = c->ema ? td_ema_new(job->net, .decay = 0.9) : NULL;
     slices_data(job);
+    if (c->load != NULL) {
+        REQUIRE_OK(td_checkpoint_load(c->load, job->net, .optim = job->optim, .ema = job->ema,
+                                      .with_random = true));
+    }
 }
 
 void slices_close(slices_job *job)
 {
+    td_ema_free(job->ema);
     td_optim_free(job->optim);
     td_module_free(job->net);
+    td_mesh_free(job->mesh);
     td_free(job->x);
     td_free(job->y);
 }
@@ -127,6 +148,9 @@ double slices_step(slices_job *job)
             td_clip_grad_norm(td_parameters(job->net), 0.05);
         }
         td_optim_step(job->optim);
+        if (job->ema != NULL) {
+            td_ema_update(job->ema);
+        }
         loss = td_item(l);
     }
     return loss;

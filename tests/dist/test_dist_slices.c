@@ -3,6 +3,7 @@
 #include "tests/dist/slices_job.h"
 #include "tests/help/dist_procs.h"
 #include "tests/help/expect_fatal.h"
+#include "tests/help/temp_folder.h"
 #include "tensor/extend.h"
 #include "nn/module.h"
 #include "nn/shared/slices.h"
@@ -32,27 +33,49 @@ typedef struct slices_run {
     slices_result *result;
 } slices_run;
 
+/* What rank 0 tells of a model at the end. */
+static void tell(slices_job *job, double loss, slices_result *result)
+{
+    int64_t count = slices_weights(job->net, NULL), extra = 0;
+    double *weights = calloc(MOST, sizeof *weights);
+    REQUIRE(weights != NULL);
+    slices_weights(job->net, weights);
+    if (job->c->kind != SLICES_MLP) { /* and the logits, whole on all ranks */
+        td_no_grad_begin();
+        TD_STEP {
+            td_tensor *logits = td_forward(job->net, job->x);
+            extra = td_numel(logits);
+            REQUIRE(count + extra <= MOST);
+            td_read(logits, weights + count, TD_F64);
+        }
+        td_no_grad_end();
+    }
+    if (td_dist_rank() == 0) {
+        result->loss = loss;
+        result->count = count + extra;
+        memcpy(result->weights, weights, MOST * sizeof *weights);
+    }
+    free(weights);
+}
+
 static int run_steps(int rank, int size, void *arg)
 {
     const slices_run *r = arg;
     slices_job job;
     procs_init(rank, size, 30.0);
-    slices_open(&job, &r->c, NULL);
+    slices_open(&job, &r->c);
     double loss = 0.0;
     for (int i = 0; i < r->c.steps; i++) {
         loss = slices_step(&job);
     }
-    REQUIRE_OK(td_tensor_parallel_check(job.net));
-    int64_t count = slices_weights(job.net, NULL);
-    double *weights = calloc((size_t)count, sizeof *weights);
-    REQUIRE(weights != NULL && count <= MOST);
-    slices_weights(job.net, weights);
-    if (rank == 0) {
-        r->result->loss = loss;
-        r->result->count = count;
-        memcpy(r->result->weights, weights, (size_t)count * sizeof *weights);
+    if (r->c.save != NULL && (rank == 0 || td_saves_together(job.net))) {
+        REQUIRE_OK(td_checkpoint_save(r->c.save, job.net, .optim = job.optim, .ema = job.ema,
+                                      .with_random = true));
     }
-    free(weights);
+    if (r->result != NULL) {
+        REQUIRE_OK(td_tensor_parallel_check(job.net));
+        tell(&job, loss, r->result);
+    }
     slices_close(&job);
     td_dist_destroy();
     return 0;
@@ -69,7 +92,7 @@ static slices_result *new_result(void)
 static void run_case(const slices_case *c, slices_result *result)
 {
     slices_run run = { *c, result };
-    procs_succeed(c->tp, limit, run_steps, &run);
+    procs_succeed(c->tp * (c->dp > 0 ? c->dp : 1), limit, run_steps, &run);
 }
 
 static double furthest(const slices_result *a, const slices_result *b)
@@ -141,19 +164,19 @@ static void test_bad_plans(void **state)
     const td_tp_rule row[] = { { "0.3", .style = TD_TP_ROW } };
     const td_tp_rule heads[] = { { "*.c_attn", .style = TD_TP_COLUMN, .parts = { 16, 8, 8 } } };
     const td_tp_rule parts[] = { { "*.c_attn", .style = TD_TP_COLUMN, .parts = { 7, 7, 7 } } };
-    expect_bad(slices_net(SLICES_MLP, TD_F32), nothing, 2, 2, "\"*.f\", matches no module");
-    expect_bad(slices_net(SLICES_MLP, TD_F32), twice, 2, 2,
+    expect_bad(slices_net(SLICES_MLP, TD_F32, 0.0), nothing, 2, 2, "\"*.f\", matches no module");
+    expect_bad(slices_net(SLICES_MLP, TD_F32, 0.0), twice, 2, 2,
                "'0.1 (Linear)' matches two rules, \"0.1*\" and \"*.1\"");
-    expect_bad(slices_net(SLICES_MLP, TD_F32), norm, 1, 2, "'0.0 (LayerNorm)'");
-    expect_bad(slices_net(SLICES_MLP, TD_F32), row, 1, 3,
+    expect_bad(slices_net(SLICES_MLP, TD_F32, 0.0), norm, 1, 2, "'0.0 (LayerNorm)'");
+    expect_bad(slices_net(SLICES_MLP, TD_F32, 0.0), row, 1, 3,
                "'0.3 (Linear)' (rule \"0.3\"): 128 inputs are not divisible by 3 slices");
-    expect_bad(slices_net(SLICES_LLAMA, TD_F32), heads, 1, 16,
+    expect_bad(slices_net(SLICES_LLAMA, TD_F32, 0.0), heads, 1, 16,
                "'transformer.h.0.attn.c_attn (Linear)' (rule \"*.c_attn\"): 8 heads are not "
                "divisible by 16 slices");
-    expect_bad(slices_net(SLICES_LLAMA, TD_F32), parts, 1, 1, "no 21 parts of one size");
-    expect_bad(td_tensor_parallel(slices_net(SLICES_MLP, TD_F32), row, 1), row, 1, 1,
+    expect_bad(slices_net(SLICES_LLAMA, TD_F32, 0.0), parts, 1, 1, "no 21 parts of one size");
+    expect_bad(td_tensor_parallel(slices_net(SLICES_MLP, TD_F32, 0.0), row, 1), row, 1, 1,
                "went through td_tensor_parallel already");
-    td_module *net = slices_net(SLICES_MLP, TD_F32);
+    td_module *net = slices_net(SLICES_MLP, TD_F32, 0.0);
     td_parameters(net);
     expect_bad(net, row, 1, 1, "laid out flat already");
 }
@@ -162,7 +185,7 @@ static int run_after_ddp(int rank, int size, void *arg)
 {
     (void)arg;
     procs_init(rank, size, 30.0);
-    td_module *net = td_ddp(slices_net(SLICES_MLP, TD_F32));
+    td_module *net = td_ddp(slices_net(SLICES_MLP, TD_F32, 0.0));
     int count;
     const td_tp_rule *rules = slices_plan(SLICES_MLP, &count);
     (void)td_tensor_parallel(net, rules, count);
@@ -186,14 +209,14 @@ static int run_different(int rank, int size, void *arg)
     procs_init(rank, size, 30.0);
     int count;
     const td_tp_rule *rules = slices_plan(SLICES_MLP, &count);
-    td_module *net = slices_net(SLICES_MLP, TD_F32);
+    td_module *net = slices_net(SLICES_MLP, TD_F32, 0.0);
     td_tensor *w = td_module_find(net, "1.1")->tensors[0].tensor;
     td_set(w, (int64_t[]){ 127, 31 }, rank == 2 ? 0.25 : 0.5);
     REQUIRE(td_tensor_parallel(net, rules, count) == NULL);
     REQUIRE(strstr(td_last_error(), "'1.1.weight' differs") != NULL);
     REQUIRE(strstr(td_last_error(), "rank 2") != NULL);
 
-    net = td_tensor_parallel(slices_net(SLICES_MLP, TD_F32), rules, count);
+    net = td_tensor_parallel(slices_net(SLICES_MLP, TD_F32, 0.0), rules, count);
     REQUIRE_OK(td_tensor_parallel_check(net));
     td_tensor *bias = td_module_find(net, "2.3")->tensors[1].tensor;
     td_set(bias, (int64_t[]){ 5 }, td_get(bias, (int64_t[]){ 5 }) * (rank == 1 ? 1.0000001 : 1.0));
@@ -225,12 +248,103 @@ static void test_long_run(void **state)
     munmap(many, sizeof *many);
 }
 
+/* ---- clipping, dropout, checkpoints ---- */
+
+static bool same_files(const char *a, const char *b)
+{
+    char command[2400];
+    snprintf(command, sizeof command, "cmp '%s' '%s'", a, b);
+    return system(command) == 0;
+}
+
+/* The norm, of what is cut and what is not, next to one process; with dropout. */
+static void test_clip_and_dropout(void **state)
+{
+    (void)state;
+    slices_result *one = new_result(), *many = new_result();
+    slices_case c = { SLICES_GPT, TD_F64, .tp = 1, .steps = 20, .clip = true, .dropout = 0.2 };
+    run_case(&c, one);
+    for (c.tp = 1; c.tp <= 4; c.tp *= 2) {
+        c.slices = c.tp;
+        run_case(&c, many);
+        assert_true(furthest(many, one) <= 1e-12);
+    }
+    c.dtype = TD_F32;
+    c.slices = 8;
+    c.tp = 1;
+    run_case(&c, one);
+    for (c.tp = 2; c.tp <= 8; c.tp *= 2) {
+        run_case(&c, many);
+        assert_memory_equal(many, one, sizeof *one);
+    }
+    munmap(one, sizeof *one);
+    munmap(many, sizeof *many);
+}
+
+/* A file is that of one process, byte for byte, whoever has saved it. */
+static void test_files(void **state)
+{
+    (void)state;
+    char base[1024], path[1024];
+    snprintf(base, sizeof base, "%s", temp_path("one"));
+    snprintf(path, sizeof path, "%s", temp_path("many"));
+    slices_case c = { SLICES_LLAMA, TD_F32, .tp = 1, .steps = 2, .dropout = 0.1, .ema = true };
+    c.save = base;
+    run_case(&c, NULL);
+    c.load = base;
+    c.save = path;
+    c.steps = 0;
+    c.slices = 4;
+    for (c.tp = 1; c.tp <= 4; c.tp *= 2) {
+        run_case(&c, NULL);
+        assert_true(same_files(base, path));
+    }
+    c.tp = c.dp = 2;
+    for (c.shard = TD_SHARD_OPTIMIZER; c.shard <= TD_SHARD_PARAMETERS; c.shard++) {
+        run_case(&c, NULL);
+        assert_true(same_files(base, path));
+    }
+}
+
+/* A run goes on on any number of ranks. */
+static void test_resume(void **state)
+{
+    (void)state;
+    static const int from[] = { 1, 4, 2, 4 }, to[] = { 4, 1, 4, 2 };
+    char path[1024], end[1024], other[1024];
+    snprintf(path, sizeof path, "%s", temp_path("begin"));
+    snprintf(end, sizeof end, "%s", temp_path("end"));
+    snprintf(other, sizeof other, "%s", temp_path("other"));
+    slices_case c = { SLICES_GPT, TD_F32, .tp = 1, .slices = 4, .steps = 4, .dropout = 0.1 };
+    c.ema = true;
+    c.save = end;
+    run_case(&c, NULL);
+    c.steps = 2;
+    for (size_t i = 0; i < sizeof to / sizeof *to; i++) {
+        c.load = NULL;
+        c.save = path;
+        c.tp = from[i];
+        run_case(&c, NULL);
+        c.load = path;
+        c.save = other;
+        c.tp = to[i];
+        run_case(&c, NULL);
+        assert_true(same_files(end, other));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_process), cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_long_run),    cmocka_unit_test(test_bad_plans),
-        cmocka_unit_test(test_after_ddp),   cmocka_unit_test(test_equal_parameters),
+        cmocka_unit_test(test_one_process),
+        cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_long_run),
+        cmocka_unit_test(test_bad_plans),
+        cmocka_unit_test(test_after_ddp),
+        cmocka_unit_test(test_equal_parameters),
+        cmocka_unit_test(test_clip_and_dropout),
+        cmocka_unit_test(test_files),
+        cmocka_unit_test(test_resume),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, temp_folder_setup, temp_folder_teardown);
 }
