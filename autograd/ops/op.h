@@ -126,7 +126,7 @@ typedef struct td_word_slices {
 } td_word_slices;
 td_tensor *td_op_sliced_cross_entropy(td_linear_cross_entropy_options o,
                                       const td_word_slices *slices, td_site at);
-/* Whether there are kernels for chunks of words, and nobody observes operations: td_word_slices
+/* Whether there are kernels for chunks of words, and operations are not observed: td_word_slices
  * with functions need that. */
 bool td_op_chunks_entropy(td_device device);
 

@@ -163,6 +163,9 @@ static void test_bad_plans(void **state)
     const td_tp_rule norm[] = { { "0.0", .style = TD_TP_COLUMN } };
     const td_tp_rule row[] = { { "0.3", .style = TD_TP_ROW } };
     const td_tp_rule heads[] = { { "*.c_attn", .style = TD_TP_COLUMN, .parts = { 16, 8, 8 } } };
+    const td_tp_rule tie[] = { { "*.wte", .style = TD_TP_VOCAB } };
+    const td_tp_rule words[] = { { "*.c_fc", .style = TD_TP_VOCAB } };
+    const td_tp_rule head[] = { { "lm_head", .style = TD_TP_VOCAB } };
     const td_tp_rule parts[] = { { "*.c_attn", .style = TD_TP_COLUMN, .parts = { 7, 7, 7 } } };
     expect_bad(slices_net(SLICES_MLP, TD_F32, 0.0), nothing, 2, 2, "\"*.f\", matches no module");
     expect_bad(slices_net(SLICES_MLP, TD_F32, 0.0), twice, 2, 2,
@@ -174,6 +177,12 @@ static void test_bad_plans(void **state)
                "'transformer.h.0.attn.c_attn (Linear)' (rule \"*.c_attn\"): 8 heads are not "
                "divisible by 16 slices");
     expect_bad(slices_net(SLICES_LLAMA, TD_F32, 0.0), parts, 1, 1, "no 21 parts of one size");
+    expect_bad(slices_net(SLICES_GPT, TD_F32, 0.0), tie, 1, 2,
+               "'lm_head (Head)' uses 'transformer.wte.weight'");
+    expect_bad(slices_net(SLICES_GPT, TD_F32, 0.0), head, 1, 2, "uses none of a module before it");
+    expect_bad(slices_net(SLICES_LLAMA, TD_F32, 0.0), words, 1, 2, "is no embedding or head");
+    expect_bad(slices_net(SLICES_LLAMA, TD_F32, 0.0), tie, 1, 5,
+               "32 words are not divisible by 5 slices");
     expect_bad(td_tensor_parallel(slices_net(SLICES_MLP, TD_F32, 0.0), row, 1), row, 1, 1,
                "went through td_tensor_parallel already");
     td_module *net = slices_net(SLICES_MLP, TD_F32, 0.0);
@@ -198,6 +207,27 @@ static void test_after_ddp(void **state)
     procs_end ends[2];
     procs_run(2, limit, run_after_ddp, NULL, ends);
     procs_assert_says(ends, 0, "the model went through td_ddp already");
+}
+
+/* td_ddp of the world would average slices that have nothing in common. */
+static int run_ddp_of_all(int rank, int size, void *arg)
+{
+    (void)arg;
+    procs_init(rank, size, 30.0);
+    int count;
+    const td_tp_rule *rules = slices_plan(SLICES_MLP, &count);
+    td_module *net = td_tensor_parallel(slices_net(SLICES_MLP, TD_F32, 0.0), rules, count);
+    REQUIRE(td_ddp(net) == NULL);
+    REQUIRE(strstr(td_last_error(), "slice 1 of 2") != NULL);
+    REQUIRE(strstr(td_last_error(), ".mesh") != NULL);
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_ddp_of_all(void **state)
+{
+    (void)state;
+    procs_succeed(2, limit, run_ddp_of_all, NULL);
 }
 
 /* ---- parameters that must be equal ---- */
@@ -341,6 +371,7 @@ int main(void)
         cmocka_unit_test(test_long_run),
         cmocka_unit_test(test_bad_plans),
         cmocka_unit_test(test_after_ddp),
+        cmocka_unit_test(test_ddp_of_all),
         cmocka_unit_test(test_equal_parameters),
         cmocka_unit_test(test_clip_and_dropout),
         cmocka_unit_test(test_files),

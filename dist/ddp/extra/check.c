@@ -6,6 +6,7 @@
 #include "dist/comm/group.h"
 #include "dist/comm/mesh.h"
 #include "nn/internal.h"
+#include "nn/shared/slices.h"
 #include "tensor/extend.h"
 #include "tensor/system/number.h"
 
@@ -35,6 +36,12 @@ static char *describe_model(const td_module *model, const td_ddp_options *o)
                o->comm_hook != NULL ? o->comm_hook : "none");
     if (o->strategy != NULL) {
         o->strategy->type->describe(o->strategy, out);
+    }
+    const td_slicing *slicing = td_node_of(model)->slicing;
+    if (slicing != NULL) {
+        fprintf(out,
+                "\nslice %d of %d of the weights (td_ddp takes ranks with equal slices: .mesh)",
+                slicing->rank, slicing->ranks);
     }
     fputc('\n', out);
     for (int i = 0; i < list.count; i++) {
