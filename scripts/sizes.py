@@ -24,14 +24,14 @@ PLAN = [
     ("tensor/cuda", 8300),
     ("tensor/*", 3360, 3670, "replacing files safely (system/) is twice what it was"),
     ("autograd", 1610, 1660, "backward in two halves, without which a pipeline has bubbles"),
-    ("autograd/ops", 3980),
+    ("autograd/ops", 3995),
     ("autograd/*", 270),
     ("nn", 2050, 2465, "deferred parameters are asked for where a tensor is made, drawn, moved and listed; frozen ones"),
     ("nn/shared", 550),
     ("nn/models", 1335),
     ("nn/models/zoo", 570),
     ("nn/models/files", 770),
-    ("nn/extra", 2330),
+    ("nn/extra", 2340),
     ("nn/io", 1985),
     ("nn/onnx", 1150),
     ("nn/optim", 880, 895, "to be cut: loss scaling is asked for in three files"),
@@ -57,7 +57,7 @@ PRODUCT_PLAN = 80000
 ROOTS = ("tensor", "autograd", "nn")  # what a learner reads first
 ROOTS_PLAN, ROOTS_LIMIT = 7600, 7600
 
-PUBLIC_PLAN, PUBLIC_LIMIT = 200, 226
+PUBLIC_PLAN, PUBLIC_LIMIT = 200, 230
 # Families of operations, one line each: a reader looks one up, and need not know the others.
 FAMILIES = re.compile(r"autograd/(ops/(elements|shapes)|attention|losses|norms|windows|attention)\.h")
 LONG_FILE, LONG_FUNCTION, LONG_STRUCT = 500, 60, 20

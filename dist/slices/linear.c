@@ -116,8 +116,8 @@ td_tensor *td_slices_column(const td_around_rest *rest, td_tensor *x, void *user
     td_tensor turned = td_op_swapped(w, 0, 1);
     linear_params p = { m, td_math_now() };
     td_kernels_of(td_device_of(x))->matmul(&ym, &xm, &turned, b, false, p.math);
-    return TD_RECORD(rest->at, .op = "column", .backward = column_backward, .out = y,
-                     .inputs = { x, w, b },
+    return TD_RECORD(rest->at, .op = "column", .backward = column_backward, .can_split = true,
+                     .out = y, .inputs = { x, w, b },
                      .saved = { td_needs_grad(w) ? x : NULL, td_needs_grad(x) ? w : NULL },
                      .params = &p, .params_size = sizeof p);
 }
@@ -130,7 +130,8 @@ td_tensor *td_slices_row(const td_around_rest *rest, td_tensor *x, void *user)
     td_tensor xm = td_op_matrix(x, rest->at), turned = td_op_swapped(w, 0, 1);
     linear_params p = { m, td_math_now() };
     td_slices_product(m, y, &xm, &turned, p.math, rest->at);
-    y = TD_RECORD(rest->at, .op = "row", .backward = row_backward, .out = y, .inputs = { x, w },
+    y = TD_RECORD(rest->at, .op = "row", .backward = row_backward, .can_split = true, .out = y,
+                  .inputs = { x, w },
                   .saved = { td_needs_grad(w) ? x : NULL, td_needs_grad(x) ? w : NULL },
                   .params = &p, .params_size = sizeof p);
     return b != NULL ? td_add_at(y, b, rest->at) : y; /* once, and equal on all ranks */

@@ -180,7 +180,8 @@ static td_status slices_add(slices_plan *p, const td_module *m, const td_tp_rule
     return slices_cut(p->slices, m->tensors[i].tensor, cut);
 }
 
-/* Cuts the weight and a bias of outputs that are cut; a head without a weight has the embedding's. */
+/* Cuts the weight and a bias of outputs that are cut; a head without a weight has the embedding's.
+ */
 static td_status slices_cut_module(slices_plan *p, const td_module *m, const td_tp_rule *rule,
                                    td_sliced *sliced)
 {
