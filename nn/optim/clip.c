@@ -160,9 +160,9 @@ static double clip_by_power(const td_params *params, double max_norm, double p, 
     for (td_tensor *g; !isfinite(p) && (g = clip_next(&w)) != NULL;) {
         norm = larger(norm, power_sum(g, p));
     }
-    norm = isfinite(p) ? pow(sum_of_all(params, power_sum, p), 1.0 / p)
-                       : largest_of_slices(td_params_slicing(params),
-                                           largest_of_ranks(params, norm, at));
+    norm = isfinite(p)
+               ? pow(sum_of_all(params, power_sum, p), 1.0 / p)
+               : largest_of_slices(td_params_slicing(params), largest_of_ranks(params, norm, at));
     scale_all(params, max_norm / (norm + 1e-6));
     return norm;
 }

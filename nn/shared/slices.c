@@ -8,10 +8,8 @@
 
 void td_module_set_slicing(td_module *model, td_slicing *slicing)
 {
-    static const td_slicing_type type = {
-        td_cut_of,     td_cut_whole,           td_cut_copy,
-        td_cut_gather, td_slicing_add, td_slicing_total
-    };
+    static const td_slicing_type type = { td_cut_of,     td_cut_whole,   td_cut_copy,
+                                          td_cut_gather, td_slicing_add, td_slicing_total };
     if (slicing != NULL) {
         slicing->type = &type;
     }

@@ -73,10 +73,10 @@ void td_cut_copy(const td_slicing *slicing, const td_cut *cut, int rank, const t
 td_status td_cut_gather(const td_slicing *slicing, const td_cut *cut, const td_tensor *slice,
                         const td_tensor *whole);
 
-/* For the norm of all gradients. Adds `of` a gradient to the sums of its slices; false: the parameter
- * is not cut. grad: of all that this rank has of the parameter, or 1-d, of a window. The total is
- * taken over all slices, in an order that does not depend on the number of ranks, and the sums are 0
- * again. */
+/* For the norm of all gradients. Adds `of` a gradient to the sums of its slices; false: the
+ * parameter is not cut. grad: of all that this rank has of the parameter, or 1-d, of a window. The
+ * total is taken over all slices, in an order that does not depend on the number of ranks, and the
+ * sums are 0 again. */
 bool td_slicing_add(const td_slicing *slicing, const td_tensor *parameter, const td_tensor *grad,
                     td_part_sum of, double p);
 double td_slicing_total(const td_slicing *slicing);
