@@ -245,6 +245,14 @@ endif
 $(LIB): $(call objects,$(LIB_SRC)) $(B)/sources
 	$(call say,AR,$@)rm -f $@; $(AR) rcs $@ $(filter %.o,$^)
 
+# The parts of a report's page, as C's lines.
+PAGE := build/report/page.inc
+$(PAGE): $(addprefix apps/tools/report/page.,html css js)
+	@mkdir -p $(@D)
+	$(call say,EMBED,$@)for f in $^; do echo "static const char *const page_$${f##*.}[] = {" && \
+	    sed 's/[\\"]/\\&/g; s/.*/"&\\n",/' $$f && echo 'NULL };' || exit 1; done >$@
+$(B)/apps/tools/report/page.o build/fuzz/apps/tools/report/page.o lint: $(PAGE)
+
 # Objects of other libraries that are linked in stay inside.
 $(B)/libtandem.so.$(ABI): $(LIB) scripts/exports.map
 	$(call say,LINK,$@)$(CC) $(ALL_CFLAGS) $(SMALL_LD) $(LDFLAGS) -shared -Wl,-soname,$(@F) $(TD_SHARED) \
@@ -380,7 +388,7 @@ PUBLIC  := tandem.h tensor/extend.h tensor/f16.h tensor/part.h tensor/extra/dlpa
            data/inspect.h data/text/tokenizer.h
 headers = $(sort $(filter %.h %.def,$(shell $(CC) -I. -MM $(PUBLIC))))
 TO       = $(DESTDIR)$(PREFIX)
-TOOLS   := tdrun train_net test_net predict gpt tokenize plot_runs cifar_resnet18
+TOOLS   := tdrun train_net test_net predict gpt tokenize plot_runs report cifar_resnet18
 install: lib $(addprefix $(B)/apps/,$(TOOLS)) ## libraries, headers, tandem.pc and programs into $(PREFIX); DESTDIR=...
 	@install -d "$(TO)/lib/pkgconfig" "$(TO)/bin"
 	install -m 644 $(LIB) "$(TO)/lib"

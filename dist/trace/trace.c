@@ -241,7 +241,7 @@ static void forget_paths(void)
     trace.path = trace.own_path = NULL;
 }
 
-/* Opens a file to write. A FIFO that nobody reads does not open, instead of waiting for a reader.
+/* Opens a file to write. A FIFO without a reader does not open, instead of waiting for one.
  */
 static td_status open_to_write(const char *path, FILE **file)
 {

@@ -200,9 +200,10 @@ static const char *const metric_names[2][TRAIN_METRICS] = { METRIC_NAMES("images
 
 static td_status log_open(train_run *r)
 {
-    return ranks_first() ? metrics_open(r->args.files.log_dir, metric_names[r->task->tokens],
+    TD_TRY(ranks_first() ? metrics_open(r->args.files.log_dir, metric_names[r->task->tokens],
                                         r->task->metrics, train_steps_done(r), &r->log)
-                         : TD_OK;
+                         : TD_OK);
+    return train_write_settings(r);
 }
 
 static td_status log_step(const train_run *r, double loss, double wait)
@@ -494,5 +495,5 @@ td_status train_loop(train_run *r)
     if (td_is_ddp(r->net) && ranks_first()) {
         td_ddp_print_stats(r->net, stdout);
     }
-    return r->args.files.trace != NULL ? td_trace_close() : TD_OK;
+    return train_report_end(r);
 }

@@ -270,6 +270,13 @@ void train_hook_tell(const train_run *r);
 /* Says on rank 0 if the checkpoint to resume from has nothing that this hook remembers. */
 void train_hook_resume(const train_run *r);
 
+/* --report (train_report.c): names the folder and the trace, before td_trace_open. */
+td_status train_report_begin(train_run *r);
+/* Writes settings.json into --log-dir, on rank 0; TD_E_IO. */
+td_status train_write_settings(const train_run *r);
+/* Closes the trace; on rank 0 writes the page. */
+td_status train_report_end(const train_run *r);
+
 /* --autotune (train_autotune.c). After each batch: behind the first one all ranks choose
  * algorithms, and rank 0 says how many. A resumed run takes its checkpoint's choices instead, if
  * there are some, and so equals a run that was not stopped. */

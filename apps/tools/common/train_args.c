@@ -135,6 +135,7 @@ void train_args_options(train_args *args, const char *data_help, const char *sav
     run_options(args, data_help);
     device_options(args);
     file_options(args, save_help);
+    train_report_options(args);
     train_args_machine_options(args);
 }
 

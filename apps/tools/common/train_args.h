@@ -25,6 +25,8 @@ typedef struct train_files {
     const char *save, *save_model, *resume, *log_dir, *trace;
     int64_t save_every, save_every_steps;
     bool save_async, auto_resume;
+    const char *report;                                /* the page; NULL: none */
+    char report_folder[1024], report_trace[1024 + 16]; /* where --report puts what it is made of */
 } train_files;
 
 /* What several processes do. */
@@ -63,6 +65,9 @@ void train_args_add(train_args *args, const cli_option *table);
 /* Of these only what concerns the machine and what a run tells about itself (--threads, --trace,
  * --profile, ...): for programs whose training is configured in another way. */
 void train_args_machine_options(train_args *args);
+
+/* --report, for programs that train. (train_report.c) */
+void train_report_options(train_args *args);
 
 /* The options of programs with several processes. */
 void train_args_rank_options(train_args *args);

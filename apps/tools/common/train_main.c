@@ -17,6 +17,7 @@ td_status train_begin(train_run *r)
                    train_hook_read(r->args.ranks.comm_hook, &r->ranks.hook),
                TD_HERE, "--comm-hook %s is none of its forms", r->args.ranks.comm_hook);
     TD_TRY(train_set_shard(r));
+    TD_TRY(train_report_begin(r));
     if (r->args.files.trace != NULL) {
         TD_TRY(td_trace_open(r->args.files.trace));
     }

@@ -59,6 +59,9 @@ static td_status classify_read_command_line(classify_run *c, const char *descrip
     };
     train_args_add(args, table);
     train_args_machine_options(args);
+    if (!c->tests_only) {
+        train_report_options(args);
+    }
     train_args_rank_options(args);
     cli_parse_rest(argc, argv, description, args->options, args->option_count, &rest);
     TD_TRY(read_settings(c, &rest));

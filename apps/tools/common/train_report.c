@@ -1,0 +1,124 @@
+/* --report: what a page about the run is made of (settings, metrics, a trace), and the page at the
+ * end. */
+#include "apps/tools/common/ranks.h"
+#include "apps/tools/common/train.h"
+#include "apps/tools/report/report.h"
+#include "dist/trace.h"
+#include "nn/extra/inspect.h"
+#include "nn/module.h"
+#include "tensor/storage.h"
+#include "tensor/system/folders.h"
+#include "tensor/system/number.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+void train_report_options(train_args *args)
+{
+    const cli_option table[] = {
+        cli_text("report", "FILE", &args->files.report,
+                 "Write a page (HTML) at the end: curves, settings, and where time and memory go. "
+                 "What it is made of goes into --log-dir; without one, into FILE without .html"),
+        { 0 }
+    };
+    train_args_add(args, table);
+}
+
+/* "out.html": "out". Other names get an ending, so that the folder is not the file. */
+static void name_folder(train_files *f)
+{
+    size_t length = strlen(f->report);
+    bool html = length > 5 && strcmp(f->report + length - 5, ".html") == 0;
+    snprintf(f->report_folder, sizeof f->report_folder, "%.*s%s", (int)(html ? length - 5 : length),
+             f->report, html ? "" : ".run");
+}
+
+td_status train_report_begin(train_run *r)
+{
+    train_files *f = &r->args.files;
+    if (f->report == NULL) {
+        return TD_OK;
+    }
+    if (f->trace != NULL) {
+        return td_fail(TD_E_ARG, "--report writes a trace itself, into --log-dir: give one of "
+                                 "--report and --trace");
+    }
+    if (f->log_dir == NULL) {
+        name_folder(f);
+        f->log_dir = f->report_folder;
+    }
+    int length = snprintf(f->report_trace, sizeof f->report_trace, "%s/trace.json", f->log_dir);
+    if (length >= (int)sizeof f->report_trace || strlen(f->report) >= sizeof f->report_folder) {
+        return td_fail(TD_E_ARG, "--report %s: the name is too long", f->report);
+    }
+    f->trace = f->report_trace;
+    TD_TRY(td_make_folders(f->log_dir));
+    return check_can_save(f->report);
+}
+
+/* ---- settings.json ---- */
+
+static void put_mib(FILE *out, const char *what, size_t bytes)
+{
+    td_fprintf(out, ",\n\"%s, MiB on a rank\":%.2f", what, (double)bytes / 1048576);
+}
+
+static void put_run_settings(FILE *out, const train_run *r)
+{
+    size_t flat = td_tensor_bytes(td_params_flat(td_parameters(r->net)));
+    td_shard_stats kept = { flat, flat, td_optim_state_bytes(r->optim), .units = 0 };
+    kept = train_shards(r) ? td_ddp_shard_stats(r->net) : kept;
+    fputs("{\"program\":", out);
+    report_json(out, r->app);
+    fputs(",\n\"version\":", out);
+    report_json(out, td_version());
+    fputs(",\n\"training data\":", out);
+    report_json(out, r->data_name);
+    fprintf(out, ",\n\"ranks\":%d,\n\"threads of a rank\":%d", td_dist_world_size(),
+            td_threads(r->args.device));
+    put_mib(out, "values", kept.values);
+    put_mib(out, "gradients", kept.gradients);
+    put_mib(out, "optimizer's state", kept.state);
+    fputs(",\n\"options\":{", out);
+    for (int i = 0; i < r->args.option_count; i++) {
+        char value[CLI_TEXT_BYTES];
+        cli_get(&r->args.options[i], value, sizeof value);
+        fputs(i > 0 ? ",\n" : "\n", out);
+        report_json(out, r->args.options[i].name);
+        fputc(':', out);
+        report_json(out, value);
+    }
+    fputs("}}\n", out);
+}
+
+td_status train_write_settings(const train_run *r)
+{
+    char path[TRAIN_PATH_BYTES];
+    if (!ranks_first()) {
+        return TD_OK;
+    }
+    snprintf(path, sizeof path, "%s/settings.json", r->args.files.log_dir);
+    FILE *out = fopen(path, "w");
+    if (out != NULL) {
+        put_run_settings(out, r);
+    }
+    return out != NULL && !ferror(out) & (fclose(out) == 0)
+               ? TD_OK
+               : td_fail(TD_E_IO, "cannot write %s: %s", path, strerror(errno));
+}
+
+/* ---- the end ---- */
+
+td_status train_report_end(const train_run *r)
+{
+    const train_files *f = &r->args.files;
+    TD_TRY(f->trace != NULL ? td_trace_close() : TD_OK);
+    if (f->report == NULL || !ranks_first()) {
+        return TD_OK;
+    }
+    TD_TRY(report_write(f->report, (char *[]){ (char *)(uintptr_t)f->log_dir }, 1));
+    td_printf_rank0("report: %s\n", f->report);
+    return TD_OK;
+}
