@@ -38,9 +38,12 @@ includes() { # includes FOLDER...
         --include='*.def' --include='*.cu' "$@" 2>/dev/null |
         sed -E 's/^([^:]+:[0-9]+):[^"<]*["<]([^">]+)[">].*/\1 \2/' |
         while read -r at path; do
-            # A project file is one that exists in the tree: from the root, or beside the includer.
+            # A project file is one that exists in the tree: from the root, or beside the includer. What make
+            # writes into build/ comes from files of the room that includes it.
             beside=${at%/*}/$path
-            if [ -e "$path" ]; then
+            if [[ $path == build/* ]]; then
+                :
+            elif [ -e "$path" ]; then
                 echo "$at $path"
             elif [ -e "$beside" ]; then
                 echo "$at $(realpath --relative-to=. "$beside")"
