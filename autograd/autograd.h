@@ -39,21 +39,13 @@ typedef struct td_backward_options {
     const td_tensor *gradient; /* the gradient to start with, of loss's shape, dtype and device.
                                   NULL: 1, for a loss of one element */
     td_rest **rest; /* not NULL: td_backward leaves the gradients of weights of linear, conv2d and
-                       matmul for td_backward_rest */
+                       matmul for td_backward_rest (autograd/hooks.h) */
 } td_backward_options;
 /* td_backward(loss): computes the gradient of loss, a scalar, with respect to every leaf on which
  * it depends, and adds that to the leaf's gradient. Call it once per forward: td_backward uses the
  * tape up, and releases what the tape has saved. td_backward(t, .gradient = g) starts from a tensor
  * of any shape. */
 void td_backward_at(td_backward_options options, td_site at);
-/* The other half of td_backward(..., .rest = &rest), in the same step. Call it once for each rest;
- * without it weights lack gradients. Between the halves other forwards and backwards may run. They
- * and all rests that wait count as one backward: a leaf is ready, and hooks run (autograd/hooks.h),
- * when its last contribution of them is there. The gradients have the bits of an undivided
- * td_backward if the rests are run in the order of their backwards. A zero-bubble pipeline sends a
- * stage's gradient on after the first half, and fills idle time with the second. */
-void td_backward_rest_at(td_rest *rest, td_site at);
-
 /* Between begin and end, on this thread, operations are not recorded. Nests. */
 void td_no_grad_begin(void);
 void td_no_grad_end_at(td_site at);
@@ -68,7 +60,6 @@ TD_END_C
 #define td_grad(...) td_grad_at(__VA_ARGS__, TD_HERE)
 #define td_retain_grad(...) td_retain_grad_at(__VA_ARGS__, TD_HERE)
 #define td_backward(...) td_backward_at((td_backward_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
-#define td_backward_rest(...) td_backward_rest_at(__VA_ARGS__, TD_HERE)
 #define td_no_grad_end() td_no_grad_end_at(TD_HERE)
 
 #endif

@@ -1,4 +1,5 @@
 /* The walk from a loss to the leaves, and where gradients are written on the way. */
+#include "autograd/hooks.h"
 #include "autograd/node.h"
 #include "tensor/extend.h"
 
@@ -250,14 +251,6 @@ void td_tape_run(td_node *last, const td_tensor *gradient, void (*begun)(void *u
     tape->running = false;
 }
 
-/* A backward is over when none of its rests waits. */
-static void end_backward(const td_tape *tape)
-{
-    if (tape->rests == 0) {
-        td_leaf_backward_end();
-    }
-}
-
 static void run_backward(td_node *last, const td_tensor *gradient, td_rest **rest, td_site at)
 {
     td_tape *tape = td_tape_of_step();
@@ -269,7 +262,9 @@ static void run_backward(td_node *last, const td_tensor *gradient, td_rest **res
         *rest = left;
         tape->rests++;
     }
-    end_backward(tape);
+    if (tape->rests == 0) { /* backward is over when none waits */
+        td_leaf_backward_end();
+    }
 }
 
 void td_backward_rest_at(td_rest *rest, td_site at)
@@ -285,8 +280,9 @@ void td_backward_rest_at(td_rest *rest, td_site at)
         run_node(node);
     }
     tape->running = false;
-    tape->rests--;
-    end_backward(tape);
+    if (--tape->rests == 0) {
+        td_leaf_backward_end();
+    }
 }
 
 static void check_start(const td_tensor *t, td_site at)

@@ -22,6 +22,15 @@ bool td_has_grad_hook(const td_tensor *t, int id);
 int td_on_backward_end(td_backward_end_fn fn, void *user); /* of this thread's backwards */
 void td_remove_backward_end_hook(int id);
 
+/* The other half of td_backward(..., .rest = &rest), in the same step. Call it once for each rest;
+ * without it weights lack gradients. Between the halves other forwards and backwards may run. They
+ * and all rests that wait count as one backward: a leaf is ready, and hooks run, when its last
+ * contribution of them is there. The gradients have the bits of an undivided td_backward if the
+ * rests are run in the order of their backwards. A zero-bubble pipeline sends a stage's gradient on
+ * after the first half, and fills idle time with the second. */
+void td_backward_rest_at(td_rest *rest, td_site at);
+#define td_backward_rest(...) td_backward_rest_at(__VA_ARGS__, TD_HERE)
+
 /* The memory of a leaf's gradient, even if there is no gradient now; made at first use. */
 td_tensor *td_grad_buffer(td_tensor *leaf);
 /* From now on the leaf's gradient is written into `grad`, a persistent tensor of the leaf's shape,

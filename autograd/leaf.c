@@ -161,8 +161,7 @@ bool td_has_grad_storage(const td_tensor *leaf, const td_tensor *grad)
 void td_zero_grad_of(td_tensor *leaf)
 {
     td_leaf *state = leaf_of(leaf, "td_zero_grad_of");
-    state->has_grad = false;
-    state->contributed = false; /* also while rests of a backward wait */
+    state->has_grad = state->contributed = false; /* also while rests of a backward wait */
 }
 
 void td_mark_grad(td_tensor *leaf)

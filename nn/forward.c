@@ -233,6 +233,17 @@ td_module *td_module_find(td_module *m, const char *path)
     return NULL;
 }
 
+int td_module_chain(td_module *m, td_chain_link *links)
+{
+    if (m->type->chain != NULL) {
+        return m->type->chain(m, links);
+    }
+    if (links != NULL) {
+        *links = (td_chain_link){ .parts = { m }, .uses = 1.0 };
+    }
+    return 1;
+}
+
 /* ---- the list of tensors ---- */
 
 static int count_tensors(const td_module *m)

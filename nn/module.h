@@ -16,6 +16,20 @@
 
 TD_BEGIN_C
 
+/* A link of a model's chain: a part that takes the part before's result and no other tensor. A
+ * pipeline cuts a model between links. */
+enum { TD_CHAIN_PARTS = 4 };
+typedef struct td_chain_link {
+    td_module *parts[TD_CHAIN_PARTS]; /* the modules whose parameters and buffers it uses; NULL:
+                                         no more */
+    td_module *self;                  /* for run and end */
+    td_tensor *(*run)(td_module *self, td_tensor *x, td_site at); /* NULL: td_forward of parts[0] */
+    /* Of the last link of a model of two inputs: its result for x and the second input. */
+    td_tensor *(*end)(td_module *self, td_tensor *x, td_tensor *second, td_site at);
+    double uses; /* how often a sample uses each element of its matrices and filters, next to other
+                    links (a filter: pixels). Stages of equal work come from it */
+} td_chain_link;
+
 typedef struct td_module_type {
     const char *name; /* "Conv2d", for messages and td_summary */
     /* Computes the result for x with operations and the children's forward. Call them as td_..._at
@@ -37,6 +51,8 @@ typedef struct td_module_type {
      * else, copy that. A type that has `free` needs `copy`. */
     td_status (*copy)(td_module *to, const td_module *from);
     bool takes_indices; /* x holds i64 indices (tokens), not numbers */
+    /* For td_module_chain; NULL: the module is one link. */
+    int (*chain)(td_module *self, td_chain_link *links);
 } td_module_type;
 
 typedef struct td_named_tensor {
@@ -88,6 +104,10 @@ typedef enum td_module_part {
 /* Returns m. m NULL: nothing happens. */
 td_module *td_module_mark(td_module *m, td_module_part part);
 td_module_part td_module_part_of(const td_module *m);
+
+/* Writes the links of a module, in the order in which they run, to links unless that is NULL;
+ * returns their number. Running one link after the other is the module's forward, bit for bit. */
+int td_module_chain(td_module *m, td_chain_link *links);
 
 /* ---- initial values, drawn from the default generator as PyTorch draws them ---- */
 

@@ -60,7 +60,8 @@ static void collect(td_params *p, td_state_list *list, const td_module *m, bool 
         TD_REQUIRE(fits || !train, at,
                    "td_parameters: '%s' is a view with gaps; a parameter must fill its memory",
                    list->items[i].name);
-        if (!train && (!fits || p->deferred || p->trained_only)) {
+        bool away = t->storage->released; /* another stage of a pipeline has it */
+        if (!train && (!fits || away || p->deferred || p->trained_only)) {
             p->left[p->left_count++] = t;
             continue;
         }

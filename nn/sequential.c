@@ -52,8 +52,19 @@ static td_tensor *sequential_forward(td_module *self, td_tensor *x, td_site at)
     return x;
 }
 
+/* Children that are fused with the next one have the same result alone. */
+static int sequential_chain(td_module *self, td_chain_link *links)
+{
+    int count = 0;
+    for (int i = 0; i < self->child_count; i++) {
+        count += td_module_chain(self->children[i], links != NULL ? links + count : NULL);
+    }
+    return count;
+}
+
 static const td_module_type sequential_type = { .name = "Sequential",
-                                                .forward = sequential_forward };
+                                                .forward = sequential_forward,
+                                                .chain = sequential_chain };
 
 bool td_takes_indices(const td_module *m)
 {

@@ -23,9 +23,9 @@ TD_BEGIN_C
  * rank = ((pp * REP + rep) * DP + dp) * TP + tp. So neighbours along tp are neighbours on a host,
  * whatever the order of the text.
  *
- * td_ddp uses rep and dp, td_tensor_parallel (dist/slices/slices.h) tp. Nothing in tandem cuts a
- * model along pp: a program that does so uses the mesh's groups. The training programs of apps/
- * refuse a mesh with pp or tp above 1. */
+ * td_ddp uses rep and dp, td_tensor_parallel (dist/slices/slices.h) tp, and td_pipeline
+ * (dist/pipeline/pipeline.h) pp. The training programs of apps/ refuse a mesh with pp or tp above
+ * 1. */
 enum { TD_MESH_DIMS = 4 };
 
 typedef struct td_mesh td_mesh;

@@ -168,6 +168,8 @@ typedef struct transformer_state {
 
 static td_tensor *gpt_embed(const transformer_state *s, td_tensor *tokens, td_site at)
 {
+    TD_REQUIRE(tokens->ndim == 2 && tokens->dtype == TD_I64, at,
+               "gpt: the tokens are %s; they must be i64 [B,T]", td_describe(tokens));
     int64_t past = s->cache != NULL ? s->cache->past : 0, end = past + tokens->shape[1];
     TD_REQUIRE(end <= s->context, at,
                "gpt: %lld tokens are more than the context of %lld that the model was made for",
@@ -187,8 +189,6 @@ static td_tensor *gpt_embed(const transformer_state *s, td_tensor *tokens, td_si
 static td_tensor *gpt_transformer_forward(td_module *self, td_tensor *tokens, td_site at)
 {
     const transformer_state *s = self->state;
-    TD_REQUIRE(tokens->ndim == 2 && tokens->dtype == TD_I64, at,
-               "gpt: the tokens are %s; they must be i64 [B,T]", td_describe(tokens));
     td_tensor *x = td_forward_at(s->h, gpt_embed(s, tokens, at), at);
     return td_forward_at(s->ln_f, x, at);
 }
@@ -279,6 +279,50 @@ static td_tensor *gpt_loss(td_module *self, td_tensor *tokens, td_tensor *labels
     return td_forward2_at(s->lm_head, td_forward_at(s->transformer, tokens, at), labels, at);
 }
 
+/* ---- as a chain: the embedding, the layers, and the last norm with the head ---- */
+
+static td_tensor *gpt_first_link(td_module *self, td_tensor *tokens, td_site at)
+{
+    return gpt_embed(((const gpt_state *)self->state)->transformer->state, tokens, at);
+}
+
+static td_tensor *gpt_last_link(td_module *self, td_tensor *x, td_site at)
+{
+    const gpt_state *s = self->state;
+    const transformer_state *t = s->transformer->state;
+    return td_forward_at(s->lm_head, td_forward_at(t->ln_f, x, at), at);
+}
+
+static td_tensor *gpt_last_link_loss(td_module *self, td_tensor *x, td_tensor *labels, td_site at)
+{
+    const gpt_state *s = self->state;
+    const transformer_state *t = s->transformer->state;
+    return td_forward2_at(s->lm_head, td_forward_at(t->ln_f, x, at), labels, at);
+}
+
+static int gpt_chain(td_module *self, td_chain_link *links)
+{
+    const gpt_state *s = self->state;
+    const transformer_state *t = s->transformer->state;
+    int count = td_module_chain(t->h, links != NULL ? links + 1 : NULL) + 2;
+    if (links != NULL) {
+        links[0] = (td_chain_link){ .self = self, .run = gpt_first_link }; /* it only looks up */
+        td_module *parts[] = { t->wte, t->wpe, t->dropout };
+        for (int i = 0, k = 0; i < 3; i++) {
+            if (parts[i] != NULL) {
+                links[0].parts[k++] = parts[i];
+            }
+        }
+        bool tied = s->lm_head->tensor_count == 0;
+        links[count - 1] = (td_chain_link){ .parts = { t->ln_f, s->lm_head, tied ? t->wte : NULL },
+                                            .self = self,
+                                            .run = gpt_last_link,
+                                            .end = gpt_last_link_loss,
+                                            .uses = 1.0 };
+    }
+    return count;
+}
+
 static void gpt_describe(const td_module *self, char *text, size_t size)
 {
     snprintf(text, size, "%s", ((const gpt_state *)self->state)->text);
@@ -296,6 +340,7 @@ static const td_module_type gpt_type = { .name = "GPT",
                                          .forward = gpt_forward,
                                          .forward2 = gpt_loss,
                                          .takes_indices = true,
+                                         .chain = gpt_chain,
                                          .describe = gpt_describe,
                                          .copy = gpt_copy };
 

@@ -101,6 +101,13 @@ static td_tensor *run_stem(td_module *self, td_tensor *x, td_site at)
                : stem_forward(self, x, at);
 }
 
+static td_tensor *resnet_head(td_module *self, td_tensor *x, td_site at)
+{
+    const resnet_state *s = self->state;
+    x = td_forward_at(s->avgpool, x, at);
+    return td_forward_at(s->fc, td_flatten_at(x, 1, at), at);
+}
+
 static td_tensor *resnet_forward(td_module *self, td_tensor *x, td_site at)
 {
     const resnet_state *s = self->state;
@@ -111,11 +118,38 @@ static td_tensor *resnet_forward(td_module *self, td_tensor *x, td_site at)
         td_scope_keep(scope, x);
     }
     td_scope_end(scope, x);
-    x = td_forward_at(s->avgpool, x, at);
-    return td_forward_at(s->fc, td_flatten_at(x, 1, at), at);
+    return resnet_head(self, x, at);
 }
 
-static const td_module_type resnet_type = { .name = "ResNet", .forward = resnet_forward };
+/* Stem, blocks, head. The image, and so the uses of a filter, has a quarter of the pixels in each
+ * layer after the first. */
+static int resnet_chain(td_module *self, td_chain_link *links)
+{
+    const resnet_state *s = self->state;
+    double uses = 1.0;
+    int count = 1;
+    for (int i = 0; i < 4; i++, uses /= 4.0) {
+        int blocks = td_module_chain(s->layer[i], links != NULL ? links + count : NULL);
+        for (int k = count; links != NULL && k < count + blocks; k++) {
+            links[k].uses = uses;
+        }
+        count += blocks;
+    }
+    if (links != NULL) {
+        links[0] = (td_chain_link){ .parts = { s->conv1, s->bn1, s->maxpool },
+                                    .self = self,
+                                    .run = run_stem,
+                                    .uses = s->maxpool != NULL ? 4.0 : 1.0 };
+        links[count] = (td_chain_link){
+            .parts = { s->avgpool, s->fc }, .self = self, .run = resnet_head, .uses = 1.0 / 1024
+        };
+    }
+    return count + 1;
+}
+
+static const td_module_type resnet_type = { .name = "ResNet",
+                                            .forward = resnet_forward,
+                                            .chain = resnet_chain };
 
 /* Outputs of the blocks of layer i. */
 static int64_t outputs_of(const td_resnet_plan *plan, int i)

@@ -19,6 +19,7 @@ data/text                     tandem.h /^#include.*data.text/d
 dist/comm/engines/p2p/mpi
 dist/comm/engines/p2p         dist/comm/registry.c /td_p2p_engine_find/d
 dist/shard                    tandem.h /^.include.*dist.shard/d
+dist/pipeline
 dist/slices                   tandem.h /^.include.*dist.slices/d
 dist/leaves
 dist/sync_bn

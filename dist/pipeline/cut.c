@@ -1,0 +1,266 @@
+/* Cutting a model into stages: by index or by work. Each rank keeps the parameters of its own
+ * stages, and takes the others' memory away. */
+#include "dist/pipeline/stages.h"
+
+#include "autograd/tape.h"
+#include "nn/internal.h"
+#include "nn/shared/shared.h"
+#include "tensor/extend.h"
+#include "tensor/storage.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- links ---- */
+
+static void count_elements(td_module *m, const char *path, void *user)
+{
+    (void)path;
+    for (int i = 0; i < m->tensor_count; i++) {
+        *(double *)user +=
+            m->tensors[i].tensor->ndim > 1 ? (double)td_numel(m->tensors[i].tensor) : 0.0;
+    }
+}
+
+/* About how many multiply-adds a link needs: each element of its matrices and filters is used
+ * `uses` times. */
+static double cut_work(const td_chain_link *link)
+{
+    double elements = 0.0;
+    for (int k = 0; k < TD_CHAIN_PARTS && link->parts[k] != NULL; k++) {
+        td_module_each(link->parts[k], count_elements, &elements);
+    }
+    return elements * link->uses;
+}
+
+static td_status cut_list_links(td_pipe *p)
+{
+    p->link_count = td_module_chain(p->model, NULL);
+    if (p->link_count == 0) {
+        return td_fail(TD_E_ARG,
+                       "td_pipeline: a %s is no chain: its type does not say of which links it "
+                       "consists (td_module_type.chain)",
+                       p->model->type->name);
+    }
+    p->links = calloc((size_t)p->link_count, sizeof *p->links);
+    if (p->links == NULL) {
+        return td_fail(TD_E_NOMEM, "td_pipeline: no memory for %d links", p->link_count);
+    }
+    td_module_chain(p->model, p->links);
+    return p->link_count >= td_pipe_stages(p)
+               ? TD_OK
+               : td_fail(TD_E_ARG,
+                         "td_pipeline: %d stages are more than the model's %d links (blocks, and "
+                         "what is before and behind them)",
+                         td_pipe_stages(p), p->link_count);
+}
+
+/* ---- where stages begin ---- */
+
+/* Whether `stages` stages suffice if none has more work than `most`; writes their cuts, as late as
+ * possible, but so that no stage is empty. */
+static bool cut_fits(const double *work, int links, int stages, double most, int *cuts)
+{
+    int link = 0;
+    for (int s = 0; s < stages; s++) {
+        double sum = work[link];
+        cuts[s] = link++;
+        while (link < links - (stages - s - 1) && sum + work[link] <= most) {
+            sum += work[link++];
+        }
+        if (sum > most) {
+            return false;
+        }
+    }
+    return link == links;
+}
+
+/* The cuts with the least work in the largest stage: by bisection of its work. */
+static td_status cut_by_work(td_pipe *p)
+{
+    int stages = td_pipe_stages(p);
+    double *work = calloc((size_t)p->link_count, sizeof *work), low = 0.0, high = 0.0;
+    int *tried = calloc((size_t)stages, sizeof *tried);
+    bool room = work != NULL && tried != NULL;
+    for (int i = 0; room && i < p->link_count; i++) {
+        work[i] = cut_work(&p->links[i]);
+        high += work[i];
+    }
+    for (int k = 0; room && k < 64; k++) {
+        double most = k == 0 ? high : (low + high) / 2.0;
+        bool fits = cut_fits(work, p->link_count, stages, most, tried);
+        if (fits) {
+            memcpy(p->cuts, tried, (size_t)stages * sizeof *tried);
+        }
+        *(fits ? &high : &low) = most;
+    }
+    free(work);
+    free(tried);
+    return room ? TD_OK : td_fail(TD_E_NOMEM, "td_pipeline: no memory to cut the model");
+}
+
+static td_status cut_by_text(td_pipe *p, const char *text)
+{
+    int stages = td_pipe_stages(p), s = 1;
+    const char *at = text;
+    for (char *end; s < stages && *at != '\0'; s++) {
+        long link = strtol(at, &end, 10);
+        if (end == at || (*end != ',' && *end != '\0') || link <= p->cuts[s - 1] ||
+            link >= p->link_count) {
+            break;
+        }
+        p->cuts[s] = (int)link;
+        at = *end == ',' ? end + 1 : end;
+    }
+    return s == stages && *at == '\0'
+               ? TD_OK
+               : td_fail(TD_E_ARG,
+                         "td_pipeline: the cut '%s' does not make %d stages of %d links: give %d "
+                         "ascending numbers from 1 to %d, as \"3,7\"",
+                         text, stages, p->link_count, stages - 1, p->link_count - 1);
+}
+
+/* ---- who has what ---- */
+
+typedef struct cut_search {
+    const td_tensor *wanted;
+    bool found;
+} cut_search;
+
+static void cut_look(td_module *m, const char *path, void *user)
+{
+    (void)path;
+    cut_search *s = user;
+    for (int i = 0; i < m->tensor_count; i++) {
+        s->found = s->found || m->tensors[i].tensor == s->wanted;
+    }
+}
+
+static bool link_has(const td_chain_link *link, const td_tensor *t)
+{
+    cut_search s = { .wanted = t };
+    for (int k = 0; k < TD_CHAIN_PARTS && link->parts[k] != NULL; k++) {
+        td_module_each(link->parts[k], cut_look, &s);
+    }
+    return s.found;
+}
+
+/* Sets has[rank] for the ranks with a stage that uses t; returns how many they are. */
+static int cut_owners(const td_pipe *p, const td_tensor *t, unsigned char *has)
+{
+    int owners = 0;
+    memset(has, 0, (size_t)p->plan.ranks);
+    for (int s = 0; s < td_pipe_stages(p); s++) {
+        for (int i = p->cuts[s]; i < p->cuts[s + 1]; i++) {
+            unsigned char *it = &has[s % p->plan.ranks];
+            if (*it == 0 && link_has(&p->links[i], t)) {
+                *it = 1;
+                owners++;
+            }
+        }
+    }
+    return owners;
+}
+
+/* t's memory becomes that of `other`, which is freed. */
+static void cut_exchange(td_tensor *t, td_tensor *other, bool leaf)
+{
+    td_requires_grad(t, false);
+    td_exchange_memory(t, other);
+    td_requires_grad(t, leaf);
+    td_free(other);
+}
+
+static td_layout cut_layout(const td_tensor *t)
+{
+    return td_is_layout(t, TD_FILTER) ? TD_FILTER : TD_ROW_MAJOR;
+}
+
+/* t has no memory any more, and takes no gradients. */
+static td_status cut_away(td_tensor *t)
+{
+    td_tensor *away = td_new_away(td_shape_of(t), t->dtype, cut_layout(t), td_device_of(t), NULL);
+    if (away == NULL) {
+        return TD_E_NOMEM;
+    }
+    cut_exchange(t, away, false);
+    return TD_OK;
+}
+
+/* Gives a deferred parameter of an own stage its values. */
+static td_status cut_draw(td_tensor *t)
+{
+    td_tensor *drawn = td_new(td_shape_of(t), TD_F32, TD_CPU);
+    td_tensor *to = td_new_layout(td_shape_of(t), t->dtype, cut_layout(t), td_device_of(t));
+    bool room = drawn != NULL && to != NULL;
+    if (room) {
+        td_draw_now(td_draw_of(t), drawn);
+        td_copy_(to, drawn);
+        cut_exchange(t, to, td_is_leaf(t));
+    } else {
+        td_free(to);
+    }
+    td_free(drawn);
+    return room ? TD_OK : TD_E_NOMEM;
+}
+
+/* One parameter of the model. Parameters are counted once where they have several names. */
+static td_status cut_place(td_pipe *p, const td_named_tensor *item, unsigned char *has)
+{
+    td_tensor *t = item->tensor;
+    int owners = cut_owners(p, t, has);
+    if (owners == 0) {
+        return td_fail(TD_E_ARG, "td_pipeline: no link of the model's chain uses '%s'", item->name);
+    }
+    if (!has[p->rank]) {
+        return cut_away(t);
+    }
+    if (owners > 1) {
+        memcpy(p->sharers + (size_t)p->shared_count * (size_t)p->plan.ranks, has,
+               (size_t)p->plan.ranks);
+        p->shared[p->shared_count++] = t;
+    }
+    return td_draw_of(t) != NULL ? cut_draw(t) : TD_OK;
+}
+
+static bool cut_first_mention(const td_state_list *list, int i)
+{
+    for (int j = 0; j < i; j++) {
+        if (list->items[j].tensor == list->items[i].tensor) {
+            return false;
+        }
+    }
+    return !list->items[i].buffer;
+}
+
+static td_status cut_place_all(td_pipe *p)
+{
+    td_state_list list = td_module_state(p->model);
+    size_t count = (size_t)(list.count > 0 ? list.count : 0) + 1, ranks = (size_t)p->plan.ranks;
+    unsigned char *has = calloc(ranks, 1);
+    p->shared = calloc(count, sizeof(td_tensor *));
+    p->sharers = calloc(count, ranks);
+    td_status status = list.count < 0 || has == NULL || p->shared == NULL || p->sharers == NULL
+                           ? td_fail(TD_E_NOMEM, "td_pipeline: no memory for lists of parameters")
+                           : TD_OK;
+    for (int i = 0; i < list.count && status == TD_OK; i++) {
+        if (cut_first_mention(&list, i)) {
+            status = cut_place(p, &list.items[i], has);
+        }
+    }
+    td_state_list_free(&list);
+    free(has);
+    return status;
+}
+
+td_status td_pipe_cut(td_pipe *p, const char *cut)
+{
+    TD_TRY(cut_list_links(p));
+    p->cuts = calloc((size_t)td_pipe_stages(p) + 1, sizeof *p->cuts);
+    if (p->cuts == NULL) {
+        return td_fail(TD_E_NOMEM, "td_pipeline: no memory to cut the model");
+    }
+    TD_TRY(cut != NULL ? cut_by_text(p, cut) : cut_by_work(p));
+    p->cuts[td_pipe_stages(p)] = p->link_count;
+    return cut_place_all(p);
+}

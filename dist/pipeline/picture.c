@@ -1,0 +1,153 @@
+/* A schedule drawn: as text, played with a unit of time for each action, and as SVG, with the
+ * times of a step. */
+#include "dist/pipeline/stages.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- text ---- */
+
+/* Forwards are digits, backwards letters; of a divided one the second half is a capital. */
+static char picture_letter(td_action a)
+{
+    return a.kind == 'F'   ? (char)('0' + a.micro % 10)
+           : a.kind == 'W' ? (char)('A' + a.micro % 26)
+                           : (char)('a' + a.micro % 26);
+}
+
+static void picture_write(const td_plan *plan, const td_span *spans, double all, FILE *out)
+{
+    int count = td_plan_count(plan), width = (int)all;
+    td_action *list = calloc((size_t)count, sizeof *list);
+    char *line = calloc((size_t)width + 1, 1);
+    double busy = 0.0;
+    for (int r = 0; list != NULL && line != NULL && r < plan->ranks; r++) {
+        td_plan_actions(plan, r, list);
+        memset(line, '.', (size_t)width);
+        for (int i = 0; i < count; i++) {
+            td_span s = spans[r * count + i];
+            memset(line + (int)s.begin, picture_letter(list[i]), (size_t)(s.end - s.begin));
+            busy += s.end - s.begin;
+        }
+        fprintf(out, "rank %-3d %s\n", r, line);
+    }
+    fprintf(out, "bubble   %.3f\n", 1.0 - busy / (all * plan->ranks));
+    free(list);
+    free(line);
+}
+
+td_status td_schedule_text(const char *schedule, int ranks, int micro, FILE *out)
+{
+    td_plan plan;
+    if (ranks < 1 || ranks > 1024) {
+        return td_fail(TD_E_ARG, "td_schedule_text: %d ranks: 1 to 1024 are possible", ranks);
+    }
+    TD_TRY(td_plan_read(schedule, ranks, micro, &plan));
+    size_t count = (size_t)td_plan_count(&plan) * (size_t)ranks;
+    td_span *spans = calloc(count, sizeof *spans);
+    double all = spans != NULL ? td_plan_play(&plan, (double[]){ 1, 1, 1 }, spans) : -1.0;
+    if (all >= 0.0) {
+        picture_write(&plan, spans, all, out);
+    }
+    free(spans);
+    return all >= 0.0 ? TD_OK : td_fail(TD_E_NOMEM, "no memory to play a schedule");
+}
+
+/* ---- SVG ---- */
+
+enum { LEFT = 60, TOP = 24, WIDTH = 900, LANE = 34 };
+
+static void picture_box(FILE *out, td_action a, double from, double to, int rank, double all)
+{
+    const char *fill = a.kind == 'F' ? "#4c78a8" : a.kind == 'W' ? "#72b7b2" : "#f58518";
+    double x = LEFT + WIDTH * from / all, width = WIDTH * (to - from) / all;
+    int y = TOP + LANE * rank;
+    fprintf(out,
+            "<rect x='%.1f' y='%d' width='%.1f' height='%d' fill='%s' fill-opacity='%.2f' "
+            "stroke='white'><title>%c of micro-batch %d, chunk %d: %.2f ms</title></rect>\n",
+            x, y, width, LANE - 6, fill, 1.0 / (1 + a.chunk % 3), a.kind, a.micro, a.chunk,
+            1e3 * (to - from));
+    if (width > 9.0) {
+        fprintf(out, "<text x='%.1f' y='%d' text-anchor='middle' fill='black'>%d</text>\n",
+                x + width / 2, y + 18, a.micro);
+    }
+}
+
+/* spans: of all ranks, with the earliest beginning at 0. */
+static double picture_svg(const td_plan *plan, const td_span *spans, double all, FILE *out)
+{
+    int count = td_plan_count(plan);
+    td_action *list = calloc((size_t)count, sizeof *list);
+    double busy = 0.0;
+    fprintf(out,
+            "<svg xmlns='http://www.w3.org/2000/svg' width='%d' height='%d' "
+            "font-family='sans-serif' font-size='12'>\n",
+            LEFT + WIDTH + 10, TOP + LANE * plan->ranks + 24);
+    for (int r = 0; list != NULL && r < plan->ranks; r++) {
+        td_plan_actions(plan, r, list);
+        fprintf(out, "<text x='4' y='%d'>rank %d</text>\n", TOP + LANE * r + 18, r);
+        for (int i = 0; i < count; i++) {
+            td_span s = spans[r * count + i];
+            picture_box(out, list[i], s.begin, s.end, r, all);
+            busy += s.end - s.begin;
+        }
+    }
+    double bubble = 1.0 - busy / (all * plan->ranks);
+    fprintf(out,
+            "<text x='%d' y='14'>forward blue, backward orange, weights' half green; %.1f ms, "
+            "bubble %.3f</text>\n</svg>\n",
+            LEFT, 1e3 * all, bubble);
+    free(list);
+    return bubble;
+}
+
+/* Gathers all ranks' spans; *all: the time from the first beginning to the last end. */
+static td_status picture_gather(const td_pipe *p, td_tensor **gathered, double *all)
+{
+    int64_t count = 2 * (int64_t)td_plan_count(&p->plan);
+    td_tensor *mine = td_from(p->spans, TD_SHAPE(count), TD_F64, TD_CPU);
+    *gathered = td_zeros(TD_SHAPE(p->plan.ranks, count), TD_F64, TD_CPU);
+    td_status status = mine != NULL && *gathered != NULL
+                           ? td_all_gather(p->group, *gathered, mine, NULL)
+                           : TD_E_NOMEM;
+    td_free(mine);
+    TD_TRY(status);
+    double *n = td_data_rw(*gathered), first = n[0], last = n[0];
+    for (int64_t i = 0; i < p->plan.ranks * count; i++) {
+        first = n[i] < first ? n[i] : first;
+        last = n[i] > last ? n[i] : last;
+    }
+    for (int64_t i = 0; i < p->plan.ranks * count; i++) {
+        n[i] -= first;
+    }
+    *all = last - first;
+    return TD_OK;
+}
+
+td_status td_pipeline_picture(td_module *net, const char *path, double *bubble)
+{
+    td_pipe *p = td_pipe_of(net, "td_pipeline_picture", TD_NOWHERE);
+    td_tensor *gathered = NULL;
+    double all = 0.0, idle = 0.0;
+    td_status status = picture_gather(p, &gathered, &all);
+    if (status == TD_OK && !(all > 0.0)) {
+        status = td_fail(TD_E_ARG, "td_pipeline_picture: there was no step yet");
+    }
+    FILE *out = status == TD_OK && p->rank == 0 ? fopen(path, "w") : NULL;
+    if (out != NULL) {
+        idle = picture_svg(&p->plan, td_data(gathered), all, out);
+    }
+    if (status == TD_OK && p->rank == 0 && (out == NULL || fclose(out) != 0)) {
+        status = td_fail(TD_E_IO, "cannot write '%s': %s", path, strerror(errno));
+    }
+    td_free(gathered);
+    status = td_group_agree(p->group, status);
+    if (status == TD_OK) {
+        status = td_all_reduce_numbers(p->group, &idle, 1); /* the first rank's */
+    }
+    if (bubble != NULL) {
+        *bubble = idle;
+    }
+    return status;
+}

@@ -1,0 +1,44 @@
+/* Schedules of a pipeline: what each rank does in a step, in order. Nothing here computes or sends:
+ * a schedule is a list of actions, which pipeline.c follows and which is drawn. */
+#ifndef TD_DIST_PIPELINE_SCHEDULE_H
+#define TD_DIST_PIPELINE_SCHEDULE_H
+
+#include "tensor/error.h"
+
+#include <stdbool.h>
+
+typedef struct td_action {
+    char kind;        /* F: forward; B: backward; or, in two halves, I: gradients of what was
+                         computed, then W: gradients of weights */
+    int chunk, micro; /* which stage of this rank's, which micro-batch */
+} td_action;
+
+/* Stage chunk * ranks + rank is this rank's chunk-th one. */
+typedef struct td_plan {
+    enum td_plan_kind { TD_PLAN_GPIPE, TD_PLAN_1F1B, TD_PLAN_ZB } kind;
+    int ranks, micro, chunks; /* chunks: stages a rank, above 1 if interleaved */
+} td_plan;
+
+/* Reads "gpipe", "1f1b", "interleaved:CHUNKS" or "zb"; NULL: "1f1b". TD_E_ARG: another text, or
+ * numbers that the schedule cannot have. */
+td_status td_plan_read(const char *text, int ranks, int micro, td_plan *plan);
+
+/* The number of a rank's actions, and the actions in their order. */
+int td_plan_count(const td_plan *plan);
+void td_plan_actions(const td_plan *plan, int rank, td_action *list);
+
+/* The most micro-batches whose activations a rank keeps at a time, in one chunk or (chunk -1) in
+ * all. */
+int td_plan_held(const td_plan *plan, int rank, int chunk);
+
+/* When an action runs: seconds, or units of time. */
+typedef struct td_span {
+    double begin, end;
+} td_span;
+
+/* Plays the plan with times for F, I and W (B takes I + W) and messages that take none.
+ * spans[rank * count + i] is the rank's i-th action. Returns the time of all; negative: a deadlock,
+ * or memory is short. */
+double td_plan_play(const td_plan *plan, const double cost[3], td_span *spans);
+
+#endif

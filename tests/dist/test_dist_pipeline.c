@@ -1,0 +1,381 @@
+/* Pipelines: the bits of one process that accumulates the same micro-batches, for every number of
+ * ranks and every schedule; weights that stages share; data parallelism inside; mistakes; a rank
+ * that dies. */
+#include "autograd/autograd.h"
+#include "dist/comm/mesh.h"
+#include "dist/ddp/extra.h"
+#include "dist/pipeline/pipeline.h"
+#include "dist/pipeline/stages.h"
+#include "dist/shard/zero.h"
+#include "nn/around.h"
+#include "nn/models/gpt.h"
+#include "nn/module.h"
+#include "nn/optim/optim.h"
+#include "tensor/extend.h"
+#include "tests/help/dist_procs.h"
+#include "tests/help/expect_fatal.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { LIMIT = 120, STEPS = 3, WIDTH = 12, BLOCKS = 8 };
+
+/* ---- models and batches ---- */
+
+typedef enum model_kind { MLP, GPT, GPT_TIED, RESNET } model_kind;
+
+static td_module *make_block(void)
+{
+    return td_nn_sequential(td_nn_layer_norm(WIDTH), td_nn_linear(WIDTH, 2 * WIDTH), td_nn_gelu(),
+                            td_nn_linear(2 * WIDTH, WIDTH));
+}
+
+/* A chain of eight blocks (Sequential would take each apart). */
+static td_tensor *blocks_forward(td_module *self, td_tensor *x, td_site at)
+{
+    for (int i = 0; i < self->child_count; i++) {
+        x = td_forward_at(self->children[i], x, at);
+    }
+    return x;
+}
+
+static int blocks_chain(td_module *self, td_chain_link *links)
+{
+    for (int i = 0; links != NULL && i < self->child_count; i++) {
+        links[i] = (td_chain_link){ .parts = { self->children[i] }, .uses = 1.0 };
+    }
+    return self->child_count;
+}
+
+static const td_module_type blocks_type = { .name = "Blocks",
+                                            .forward = blocks_forward,
+                                            .chain = blocks_chain };
+
+static td_module *make_model(model_kind kind)
+{
+    td_manual_seed(5);
+    if (kind == RESNET) {
+        return td_model("resnet18", .classes = 10, .stem = TD_STEM_CIFAR);
+    }
+    if (kind != MLP) {
+        return td_gpt(.vocabulary = 17, .context = 6, .layers = 6, .heads = 2, .width = 8,
+                      .dropout = 0.1, .untied = kind == GPT);
+    }
+    td_module *m = td_module_new(&blocks_type, 0);
+    for (int i = 0; i < BLOCKS; i++) {
+        char name[8];
+        snprintf(name, sizeof name, "%d", i);
+        td_module_add(m, name, td_module_mark(make_block(), TD_PART_BLOCK));
+    }
+    return td_module_finish(m);
+}
+
+/* Step `step`'s batch. */
+static void make_batch(model_kind kind, int rows, int step, td_tensor **x, td_tensor **y)
+{
+    td_generator g;
+    td_generator_seed(&g, 11 + (uint64_t)step);
+    bool tokens = kind == GPT || kind == GPT_TIED;
+    if (tokens) {
+        *x = td_new(TD_SHAPE(rows, 6), TD_I64, TD_CPU);
+        *y = td_new(TD_SHAPE(rows, 6), TD_I64, TD_CPU);
+        int64_t *a = td_data_rw(*x), *b = td_data_rw(*y);
+        for (int i = 0; i < rows * 6; i++) {
+            a[i] = (i * 7 + step * 5) % 17;
+            b[i] = (i * 3 + step) % 17;
+        }
+        return;
+    }
+    *x = td_new(kind == MLP ? TD_SHAPE(rows, WIDTH) : TD_SHAPE(rows, 3, 8, 8), TD_F32, TD_CPU);
+    td_normal_(*x, 0.0, 1.0, &g);
+    *y = kind == MLP ? td_new(TD_SHAPE(rows, WIDTH), TD_F32, TD_CPU)
+                     : td_zeros(TD_SHAPE(rows), TD_I64, TD_CPU);
+    if (kind == MLP) {
+        td_normal_(*y, 0.0, 1.0, &g);
+    }
+}
+
+static td_tensor *measure_mlp(td_module *net, const td_batch *batch, td_tensor *sums[TD_SUMS],
+                              void *user)
+{
+    (void)user;
+    td_tensor *y = td_forward(net, batch->x);
+    sums[0] = td_l1_loss(y, batch->y, .reduction = TD_LOSS_SUM);
+    return td_mse_loss(y, batch->y);
+}
+
+/* ---- one process ---- */
+
+typedef struct setting {
+    model_kind kind;
+    int micro, rows;
+    const char *schedule, *cut;
+    double clip; /* 0: no */
+} setting;
+
+static td_optim *make_optim(td_module *net)
+{
+    return td_sgd(td_parameters(net), .lr = 0.05, .momentum = 0.9);
+}
+
+static td_tensor *part_of(td_tensor *t, int k, int micro)
+{
+    int64_t rows = t->shape[0] / micro;
+    return td_slice(t, 0, k * rows, (k + 1) * rows, 1);
+}
+
+static td_tensor *loss_of(const setting *s, td_module *net, td_tensor *x, td_tensor *y)
+{
+    td_tensor *sums[TD_SUMS];
+    return s->kind == MLP      ? measure_mlp(net, &(td_batch){ .x = x, .y = y }, sums, NULL)
+           : s->kind == RESNET ? td_cross_entropy(td_forward(net, x), y)
+                               : td_forward2(net, x, y);
+}
+
+/* Trains in this process, micro-batch after micro-batch; the caller frees net. */
+static td_module *train_alone(const setting *s, double *loss)
+{
+    td_module *net = make_model(s->kind);
+    td_optim *optim = make_optim(net);
+    for (int step = 0; step < STEPS; step++) {
+        td_tensor *x, *y;
+        make_batch(s->kind, s->rows, step, &x, &y);
+        *loss = 0;
+        TD_STEP {
+            td_zero_grad(optim);
+            for (int k = 0; k < s->micro; k++) {
+                td_tensor *one = loss_of(s, net, part_of(x, k, s->micro), part_of(y, k, s->micro));
+                *loss += td_item(one) / s->micro;
+                td_backward(td_mul_scalar(one, 1.0 / s->micro));
+            }
+            td_optim_step(optim);
+        }
+        td_free(x);
+        td_free(y);
+    }
+    td_optim_free(optim);
+    return net;
+}
+
+/* ---- a pipeline ---- */
+
+/* Trains by net, made a pipeline; frees the optimizer. */
+static double train_steps(const setting *s, td_module *net)
+{
+    td_optim *optim = make_optim(net);
+    td_pipeline_result r = { .status = TD_OK };
+    for (int step = 0; step < STEPS; step++) {
+        td_tensor *x, *y;
+        make_batch(s->kind, s->rows, step, &x, &y);
+        TD_STEP {
+            td_zero_grad(optim);
+            r = td_pipeline_step(net, x, y, .measure = s->kind == MLP ? measure_mlp : NULL);
+            REQUIRE_OK(r.status);
+            td_optim_step(optim);
+        }
+        REQUIRE(s->kind != MLP || r.sums[0] > 0);
+        td_free(x);
+        td_free(y);
+    }
+    td_optim_free(optim);
+    return r.loss;
+}
+
+/* The number of this rank's parameters that differ by more than `limit` of the largest. */
+static int count_differences(td_module *net, const td_module *alone, double limit)
+{
+    td_state_list mine = td_module_state(net), whole = td_module_state(alone);
+    int differ = 0;
+    bool here = true;
+    REQUIRE(mine.count == whole.count);
+    for (int i = 0; i < mine.count; i++) {
+        const td_tensor *a = mine.items[i].tensor, *b = whole.items[i].tensor;
+        here = mine.items[i].buffer ? here : !a->storage->released;
+        if (!here) { /* buffers come behind their module's parameters */
+            continue;
+        }
+        size_t count = (size_t)td_numel(a);
+        double *va = malloc(count * sizeof *va), *vb = malloc(count * sizeof *vb), most = 0;
+        td_read(a, va, TD_F64);
+        td_read(b, vb, TD_F64);
+        for (size_t k = 0; k < count; k++) {
+            most = fmax(most, fabs(va[k] - vb[k]));
+        }
+        differ += limit > 0 ? most > limit : memcmp(va, vb, count * sizeof *va) != 0;
+        free(va);
+        free(vb);
+    }
+    td_state_list_free(&mine);
+    td_state_list_free(&whole);
+    return differ;
+}
+
+static void check_same(const setting *s, double limit)
+{
+    double loss, alone_loss;
+    td_module *net = make_model(s->kind);
+    net = td_pipeline(net, .micro = s->micro, .schedule = s->schedule, .cut = s->cut);
+    REQUIRE(net != NULL);
+    loss = train_steps(s, net);
+    td_module *alone = train_alone(s, &alone_loss);
+    int differ = count_differences(net, alone, limit);
+    if (differ > 0) {
+        fprintf(stderr, "rank %d: %s, %d micro-batches: %d parameters differ, loss %.9g or %.9g\n",
+                td_dist_rank(), s->schedule, s->micro, differ, loss, alone_loss);
+    }
+    REQUIRE(differ == 0);
+    REQUIRE(limit > 0 ? fabs(loss - alone_loss) < limit : fabs(loss - alone_loss) < 1e-12);
+    td_module_free(net);
+    td_module_free(alone);
+}
+
+/* All schedules, with fewer, as many and more micro-batches than ranks. */
+static int run_mlp(int rank, int size, void *arg)
+{
+    (void)arg;
+    procs_init(rank, size, 60);
+    static const char *const schedules[] = { "gpipe", "1f1b", "zb" };
+    for (int m = 1; m <= 8; m = m == 1 ? 3 : m == 3 ? 8 : 9) {
+        for (int i = 0; i < 3; i++) {
+            check_same(&(setting){ MLP, m, 2 * m, schedules[i], NULL, 0 }, 0);
+        }
+    }
+    for (int v = 2; v * size <= BLOCKS; v++) {
+        char text[32];
+        snprintf(text, sizeof text, "interleaved:%d", v);
+        check_same(&(setting){ MLP, size, 2 * size, text, NULL, 0 }, 0);
+        check_same(&(setting){ MLP, 3 * size, 3 * size, text, NULL, 0 }, 0);
+    }
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_mlp(void **state)
+{
+    (void)state;
+    for (int p = 1; p <= 8; p++) {
+        procs_succeed(p, LIMIT, run_mlp, NULL);
+    }
+}
+
+static int run_models(int rank, int size, void *arg)
+{
+    (void)arg;
+    procs_init(rank, size, 60);
+    check_same(&(setting){ GPT, 4, 8, "1f1b", NULL, 0 }, 0);
+    check_same(&(setting){ GPT, 6, 6, "zb", NULL, 0 }, 0);
+    check_same(&(setting){ GPT, 6, 6, "interleaved:2", NULL, 0 }, 0);
+    check_same(&(setting){ GPT_TIED, 6, 6, "gpipe", NULL, 0 }, 1e-6);
+    check_same(&(setting){ GPT_TIED, 3, 6, "interleaved:2", NULL, 0 }, 1e-6);
+    td_dist_destroy();
+    return 0;
+}
+
+static int run_resnet(int rank, int size, void *arg)
+{
+    (void)arg;
+    procs_init(rank, size, 60);
+    check_same(&(setting){ RESNET, 4, 8, "1f1b", NULL, 0 }, 0);
+    check_same(&(setting){ RESNET, 2, 4, "zb", "1,9", 0 }, 0);
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_models(void **state)
+{
+    (void)state;
+    procs_succeed(3, LIMIT, run_models, NULL);
+    procs_succeed(3, LIMIT, run_resnet, NULL);
+}
+
+/* ---- data parallelism inside ---- */
+
+typedef struct inside {
+    const char *mesh, *schedule;
+    int stage; /* of td_zero */
+    model_kind kind;
+} inside;
+
+/* The mean of two shares of a batch is that of the whole batch, but for rounding; ranks along dp
+ * have the same bits. */
+static int run_inside(int rank, int size, void *arg)
+{
+    const inside *in = arg;
+    procs_init(rank, size, 60);
+    td_mesh *mesh;
+    REQUIRE_OK(td_mesh_new(in->mesh, &mesh));
+    int dp = td_mesh_size(mesh, "dp"), me = td_mesh_rank(mesh, "dp");
+    setting s = { in->kind, 4, 8, in->schedule, NULL, 0 }, all = s;
+    all.rows = 8 * dp;
+    all.micro = 4 * dp;
+    td_module *net =
+        td_pipeline(make_model(s.kind), .mesh = mesh, .micro = s.micro, .schedule = s.schedule);
+    net = in->stage > 0 ? td_ddp(net, .mesh = mesh, .strategy = td_zero(in->stage))
+                        : td_ddp(net, .mesh = mesh);
+    REQUIRE(net != NULL);
+    td_optim *optim = make_optim(net);
+    for (int step = 0; step < STEPS; step++) {
+        td_tensor *x, *y;
+        make_batch(s.kind, all.rows, step, &x, &y);
+        TD_STEP {
+            td_zero_grad(optim);
+            td_pipeline_result r = td_pipeline_step(net, part_of(x, me, dp), part_of(y, me, dp),
+                                                    .measure = s.kind == MLP ? measure_mlp : NULL);
+            REQUIRE_OK(r.status);
+            td_optim_step(optim);
+        }
+        td_free(x);
+        td_free(y);
+    }
+    double loss;
+    td_module *alone = train_alone(&all, &loss);
+    REQUIRE_OK(td_module_gather(net, true));
+    REQUIRE(count_differences(net, alone, 1e-5) == 0);
+    REQUIRE_OK(td_module_gather(net, false));
+    td_optim_free(optim);
+    td_module_free(net);
+    td_module_free(alone);
+    td_mesh_free(mesh);
+    td_dist_destroy();
+    return 0;
+}
+
+static void test_data_parallel(void **state)
+{
+    (void)state;
+    static const inside cases[] = {
+        { "pp=2,dp=2", "1f1b", 0, MLP },
+        { "pp=2,dp=2", "zb", 0, MLP },
+        { "pp=2,dp=2", "interleaved:2", 0, MLP },
+        { "pp=2,dp=3", "gpipe", 1, MLP },
+        { "pp=2,dp=2", "zb", 1, MLP },
+        { "pp=3,dp=2", "1f1b", 2, MLP },
+        { "pp=2,dp=2", "gpipe", 3, MLP },
+        { "pp=2,dp=2", "interleaved:2", 1, MLP },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int sizes[TD_MESH_DIMS];
+        assert_int_equal(td_mesh_read(cases[i].mesh, 0, sizes), TD_OK);
+        procs_succeed(sizes[0] * sizes[2], LIMIT, run_inside, (void *)(uintptr_t)&cases[i]);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_mlp),
+        cmocka_unit_test(test_models),
+        cmocka_unit_test(test_data_parallel),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
