@@ -30,7 +30,7 @@ PLAN = [
     ("nn/shared", 550),
     ("nn/models", 1410),
     ("nn/models/zoo", 570),
-    ("nn/models/files", 770),
+    ("nn/models/files", 640),
     ("nn/extra", 2340),
     ("nn/io", 1985),
     ("nn/onnx", 1150),

@@ -309,16 +309,17 @@ static void test_bad_hugging_face(void **state)
     td_module_free(net);
     refuse_config(folder, "{", "[", "no JSON object");
     refuse_config(folder, "\"gpt2\"", "\"bert\"", "neither gpt2 nor llama");
-    refuse_config(folder, "\"n_layer\": 2", "\"n_layer\": 3", "there is no 'transformer.h.2.");
-    refuse_config(folder, "\"n_layer\": 2", "\"n_layer\": 1", "has a tensor 'transformer.h.1.");
-    refuse_config(folder, "\"n_layer\": 2", "\"n_layer\": 1000000", "1000000 layers");
-    refuse_config(folder, "\"n_layer\": 2", "\"n_layer\": 1.5", "'n_layer' is no whole number");
+    refuse_config(folder, "\"n_layer\":\t2", "\"n_layer\":\t3", "there is no 'transformer.h.2.");
+    refuse_config(folder, "\"n_layer\":\t2", "\"n_layer\":\t1", "has a tensor 'transformer.h.1.");
+    refuse_config(folder, "\"n_layer\":\t2", "\"n_layer\":\t1000000", "1000000 layers");
+    refuse_config(folder, "\"n_layer\":\t2", "\"n_layer\":\t1.5", "'n_layer' is no whole number");
     refuse_config(folder, "\"n_layer\"", "\"layers\"", "no 'n_layer'");
-    refuse_config(folder, "\"vocab_size\": 65", "\"vocab_size\": 66", "must be of floats [66,64]");
-    refuse_config(folder, "\"n_head\": 4", "\"n_head\": 5", "heads must divide");
+    refuse_config(folder, "\"vocab_size\":\t65", "\"vocab_size\":\t66",
+                  "must be of floats [66,64]");
+    refuse_config(folder, "\"n_head\":\t4", "\"n_head\":\t5", "heads must divide");
     refuse_config(folder, "gelu_new", "relu", "activation_function");
-    refuse_config(folder, "\"n_inner\": 256", "\"n_inner\": 16777216", "[64,16777216]");
-    refuse_config(folder, "\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false",
+    refuse_config(folder, "\"n_inner\":\t256", "\"n_inner\":\t16777216", "[64,16777216]");
+    refuse_config(folder, "\"tie_word_embeddings\":\ttrue", "\"tie_word_embeddings\":\tfalse",
                   "there is no 'lm_head.weight'");
     snprintf(path, sizeof path, "%s/config.json", folder);
     remove(path);
@@ -327,9 +328,9 @@ static void test_bad_hugging_face(void **state)
     assert_int_equal(td_gpt_save(folder, net), TD_OK);
     td_module_free(net);
     refuse_config(folder, "\"silu\"", "\"gelu\"", "hidden_act");
-    refuse_config(folder, "\"rope_theta\": 10000", "\"rope_scaling\": {}", "scaled rotary");
-    refuse_config(folder, "\"rope_theta\": 10000", "\"mlp_bias\": true", "biases");
-    refuse_config(folder, "\"rope_theta\": 10000", "\"head_dim\": 32", "head_dim");
+    refuse_config(folder, "\"rope_theta\":\t10000", "\"rope_scaling\":\t{}", "scaled rotary");
+    refuse_config(folder, "\"rope_theta\":\t10000", "\"mlp_bias\":\ttrue", "biases");
+    refuse_config(folder, "\"rope_theta\":\t10000", "\"head_dim\":\t32", "head_dim");
 }
 
 int main(void)

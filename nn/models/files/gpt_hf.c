@@ -3,50 +3,80 @@
 #include "nn/io/safetensors.h"
 #include "nn/models/files/gpt_source.h"
 #include "tensor/extend.h"
-#include "tensor/system/files.h"
 #include "tensor/part.h"
+#include "tensor/system/files.h"
 #include "tensor/system/folders.h"
 #include "tensor/system/temporary.h"
 
 #include <cjson/cJSON.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 /* ---- config.json ---- */
 
-static td_status hf_size(const cJSON *config, const char *key, int64_t usual, int64_t *size)
-{
-    enum { MOST = 1 << 24 };
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, key);
-    *size = usual;
-    if (item == NULL || cJSON_IsNull(item)) {
-        return usual >= 0 ? TD_OK : td_fail(TD_E_FORMAT, "config.json has no '%s'", key);
-    }
-    double value = cJSON_IsNumber(item) ? item->valuedouble : -1.0;
-    if (!(value >= 1.0 && value <= MOST) || value != (double)(int64_t)value) {
-        return td_fail(TD_E_FORMAT, "config.json: '%s' is no whole number from 1 to %d", key, MOST);
-    }
-    *size = (int64_t)value;
-    return TD_OK;
-}
+/* An option's keys, GPT-2's and Llama's (NULL: it has none), for reading and writing. */
+typedef enum hf_kind { HF_SIZE, HF_SIZE_OR_USUAL, HF_NUMBER, HF_TIED } hf_kind;
+#define HF_OPTION(name) offsetof(td_gpt_options, name)
+static const struct hf_key {
+    const char *name[2];
+    size_t place;
+    hf_kind kind;
+    double usual[2];
+} hf_keys[] = {
+    { { "vocab_size", "vocab_size" }, HF_OPTION(vocabulary), HF_SIZE, { 0 } },
+    { { "n_positions", "max_position_embeddings" }, HF_OPTION(context), HF_SIZE, { 0 } },
+    { { "n_layer", "num_hidden_layers" }, HF_OPTION(layers), HF_SIZE, { 0 } },
+    { { "n_head", "num_attention_heads" }, HF_OPTION(heads), HF_SIZE, { 0 } },
+    { { NULL, "num_key_value_heads" }, HF_OPTION(kv_heads), HF_SIZE_OR_USUAL, { 0 } },
+    { { "n_embd", "hidden_size" }, HF_OPTION(width), HF_SIZE, { 0 } },
+    { { "n_inner", NULL }, HF_OPTION(hidden), HF_SIZE_OR_USUAL, { 0 } },
+    { { NULL, "intermediate_size" }, HF_OPTION(hidden), HF_SIZE, { 0 } },
+    { { "layer_norm_epsilon", "rms_norm_eps" }, HF_OPTION(eps), HF_NUMBER, { 1e-5, 1e-6 } },
+    { { NULL, "rope_theta" }, HF_OPTION(rope_base), HF_NUMBER, { 0, 10000 } },
+    { { "tie_word_embeddings", "tie_word_embeddings" }, HF_OPTION(untied), HF_TIED, { 1, 0 } },
+};
+enum { HF_KEYS = sizeof hf_keys / sizeof *hf_keys };
 
-static double hf_number(const cJSON *config, const char *key, double usual)
+static const cJSON *hf_item(const cJSON *config, const char *key)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, key);
-    return cJSON_IsNumber(item) ? item->valuedouble : usual;
+    return cJSON_IsNull(item) ? NULL : item;
 }
 
 static bool hf_is_true(const cJSON *config, const char *key, bool usual)
 {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, key);
+    const cJSON *item = hf_item(config, key);
     return cJSON_IsBool(item) ? cJSON_IsTrue(item) : usual;
 }
 
 static bool hf_is_text(const cJSON *config, const char *key, const char *text)
 {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, key);
+    const cJSON *item = hf_item(config, key);
     return cJSON_IsString(item) && strcmp(item->valuestring, text) == 0;
+}
+
+static td_status hf_read_key(const cJSON *config, const struct hf_key *k, bool llama, char *o)
+{
+    enum { MOST = 1 << 24 };
+    const char *key = k->name[llama];
+    const cJSON *item = hf_item(config, key);
+    double value = cJSON_IsNumber(item) ? item->valuedouble : -1.0;
+    if (k->kind == HF_TIED) {
+        *(bool *)(o + k->place) = !hf_is_true(config, key, k->usual[llama] != 0.0);
+    } else if (k->kind == HF_NUMBER) {
+        *(double *)(o + k->place) = cJSON_IsNumber(item) ? value : k->usual[llama];
+    } else if (item == NULL && k->kind == HF_SIZE) {
+        return td_fail(TD_E_FORMAT, "config.json has no '%s'", key);
+    } else if (item != NULL) {
+        if (!(value >= 1.0 && value <= MOST) || value != (double)(int64_t)value) {
+            return td_fail(TD_E_FORMAT, "config.json: '%s' is no whole number from 1 to %d", key,
+                           MOST);
+        }
+        *(int64_t *)(o + k->place) = (int64_t)value;
+    }
+    return TD_OK;
 }
 
 static td_status hf_has_not(bool has, const char *what)
@@ -55,17 +85,9 @@ static td_status hf_has_not(bool has, const char *what)
                : TD_OK;
 }
 
-static td_status hf_gpt2(const cJSON *c, td_gpt_options *o)
+static td_status hf_check_gpt2(const cJSON *c)
 {
-    TD_TRY(hf_size(c, "vocab_size", -1, &o->vocabulary));
-    TD_TRY(hf_size(c, "n_positions", -1, &o->context));
-    TD_TRY(hf_size(c, "n_layer", -1, &o->layers));
-    TD_TRY(hf_size(c, "n_head", -1, &o->heads));
-    TD_TRY(hf_size(c, "n_embd", -1, &o->width));
-    TD_TRY(hf_size(c, "n_inner", 0, &o->hidden));
-    o->eps = hf_number(c, "layer_norm_epsilon", 1e-5);
-    o->untied = !hf_is_true(c, "tie_word_embeddings", true);
-    bool tanh = cJSON_GetObjectItemCaseSensitive(c, "activation_function") == NULL ||
+    bool tanh = hf_item(c, "activation_function") == NULL ||
                 hf_is_text(c, "activation_function", "gelu_new") ||
                 hf_is_text(c, "activation_function", "gelu_pytorch_tanh");
     TD_TRY(hf_has_not(!tanh, "an activation_function other than gelu_new"));
@@ -74,46 +96,83 @@ static td_status hf_gpt2(const cJSON *c, td_gpt_options *o)
                       "scale_attn_by_inverse_layer_idx");
 }
 
-static td_status hf_llama(const cJSON *c, td_gpt_options *o)
+static td_status hf_check_llama(const cJSON *c, const cJSON *rope, const td_gpt_options *o)
 {
-    int64_t head;
-    TD_TRY(hf_size(c, "vocab_size", -1, &o->vocabulary));
-    TD_TRY(hf_size(c, "max_position_embeddings", -1, &o->context));
-    TD_TRY(hf_size(c, "num_hidden_layers", -1, &o->layers));
-    TD_TRY(hf_size(c, "num_attention_heads", -1, &o->heads));
-    TD_TRY(hf_size(c, "num_key_value_heads", o->heads, &o->kv_heads));
-    TD_TRY(hf_size(c, "hidden_size", -1, &o->width));
-    TD_TRY(hf_size(c, "intermediate_size", -1, &o->hidden));
-    TD_TRY(hf_size(c, "head_dim", o->width / o->heads, &head));
-    const cJSON *rope = cJSON_GetObjectItemCaseSensitive(c, "rope_parameters");
-    const cJSON *scaling = cJSON_GetObjectItemCaseSensitive(c, "rope_scaling");
-    bool scaled = cJSON_IsObject(scaling) || (rope != NULL && !cJSON_IsNull(rope) &&
-                                              !hf_is_text(rope, "rope_type", "default"));
-    o->rope = o->rms_norm = o->swiglu = o->no_bias = true;
-    o->rope_base = hf_number(rope != NULL ? rope : c, "rope_theta", 10000.0);
-    o->eps = hf_number(c, "rms_norm_eps", 1e-6);
-    o->untied = !hf_is_true(c, "tie_word_embeddings", false);
+    const cJSON *head = hf_item(c, "head_dim");
+    bool scaled = cJSON_IsObject(hf_item(c, "rope_scaling")) ||
+                  (rope != c && !hf_is_text(rope, "rope_type", "default"));
     TD_TRY(hf_has_not(scaled, "scaled rotary positions"));
     TD_TRY(hf_has_not(!hf_is_text(c, "hidden_act", "silu"), "a hidden_act other than silu"));
     TD_TRY(hf_has_not(hf_is_true(c, "attention_bias", false) || hf_is_true(c, "mlp_bias", false),
                       "biases"));
-    return hf_has_not(head * o->heads != o->width, "a head_dim that is not width / heads");
+    return hf_has_not(head != NULL && head->valuedouble * (double)o->heads != (double)o->width,
+                      "a head_dim that is not width / heads");
+}
+
+static td_status hf_read(const cJSON *config, gpt_source *s)
+{
+    td_gpt_options *o = &s->options;
+    s->llama = hf_is_text(config, "model_type", "llama");
+    if (!cJSON_IsObject(config)) {
+        return td_fail(TD_E_FORMAT, "config.json is no JSON object");
+    }
+    if (!s->llama && !hf_is_text(config, "model_type", "gpt2")) {
+        return td_fail(TD_E_UNSUPPORTED, "config.json: model_type is neither gpt2 nor llama");
+    }
+    const cJSON *rope = hf_item(config, "rope_parameters");
+    rope = rope != NULL ? rope : config;
+    for (int i = 0; i < HF_KEYS; i++) {
+        const struct hf_key *k = &hf_keys[i];
+        const cJSON *from = k->place == HF_OPTION(rope_base) ? rope : config;
+        TD_TRY(k->name[s->llama] != NULL ? hf_read_key(from, k, s->llama, (char *)o) : TD_OK);
+    }
+    o->rope = o->rms_norm = o->swiglu = o->no_bias = s->llama;
+    TD_TRY(s->llama ? hf_check_llama(config, rope, o) : hf_check_gpt2(config));
+    return td_gpt_options_complete(o);
 }
 
 td_status td_gpt_read_config(const char *text, size_t size, gpt_source *s)
 {
     cJSON *config = cJSON_ParseWithLength(text, size);
-    s->llama = hf_is_text(config, "model_type", "llama");
-    td_status status = TD_OK;
-    if (!cJSON_IsObject(config)) {
-        status = td_fail(TD_E_FORMAT, "config.json is no JSON object");
-    } else if (!s->llama && !hf_is_text(config, "model_type", "gpt2")) {
-        status = td_fail(TD_E_UNSUPPORTED, "config.json: model_type is neither gpt2 nor llama");
-    } else {
-        status = s->llama ? hf_llama(config, &s->options) : hf_gpt2(config, &s->options);
-    }
+    td_status status = hf_read(config, s);
     cJSON_Delete(config);
-    return status == TD_OK ? td_gpt_options_complete(&s->options) : status;
+    return status;
+}
+
+/* Writes config.json. */
+static td_status hf_write_config(const char *path, const gpt_source *s)
+{
+    static const char *const texts[][2][2] = {
+        { { "model_type", "gpt2" }, { "model_type", "llama" } },
+        { { "activation_function", "gelu_new" }, { "hidden_act", "silu" } }
+    };
+    static const char *const classes[] = { "GPT2LMHeadModel", "LlamaForCausalLM" };
+    cJSON *c = cJSON_CreateObject();
+    cJSON_AddItemToArray(cJSON_AddArrayToObject(c, "architectures"),
+                         cJSON_CreateString(classes[s->llama]));
+    for (int i = 0; i < 2; i++) {
+        cJSON_AddStringToObject(c, texts[i][s->llama][0], texts[i][s->llama][1]);
+    }
+    for (int i = 0; i < HF_KEYS; i++) {
+        const struct hf_key *k = &hf_keys[i];
+        const char *at = (const char *)&s->options + k->place, *key = k->name[s->llama];
+        if (key != NULL && k->kind == HF_TIED) {
+            cJSON_AddBoolToObject(c, key, !*(const bool *)at);
+        } else if (key != NULL) {
+            cJSON_AddNumberToObject(
+                c, key, k->kind == HF_NUMBER ? *(const double *)at : (double)*(const int64_t *)at);
+        }
+    }
+    cJSON_AddNullToObject(c, "bos_token_id");
+    cJSON_AddNullToObject(c, "eos_token_id");
+    char *text = cJSON_Print(c), *name = NULL;
+    cJSON_Delete(c);
+    FILE *file = text != NULL ? td_temporary_file(path, &name) : NULL;
+    int64_t size = text != NULL ? (int64_t)strlen(text) : 0;
+    bool written = file != NULL && fputs(text, file) >= 0;
+    free(text);
+    return file != NULL ? td_temporary_end(file, name, path, size, written)
+                        : td_temporary_failed(path, size, "open");
 }
 
 /* ---- tensors ---- */
@@ -121,92 +180,63 @@ td_status td_gpt_read_config(const char *text, size_t size, gpt_source *s)
 typedef struct hf_source {
     gpt_source source; /* first */
     td_safetensors *file;
-    bool turned; /* GPT-2's Conv1D: linear weights are [in,out] */
-    bool *used;  /* of the file's tensors */
+    bool *used; /* of the file's tensors */
 } hf_source;
 
 /* The names of a model without a head begin behind "transformer." or "model.". */
-static const td_safetensors_entry *hf_find(const hf_source *s, const char *name)
+static const td_safetensors_entry *hf_entry(const hf_source *s, const char *name)
 {
     const td_safetensors_entry *entry = td_safetensors_find(s->file, name);
     return entry != NULL ? entry : td_safetensors_find(s->file, strchr(name, '.') + 1);
 }
 
-static td_tensor hf_turned(const td_tensor *t)
+/* Masks, tables and the tied head may stand in a file, too. */
+static bool hf_may_stay(const hf_source *s, const char *name)
 {
-    td_tensor view = *t;
-    for (int d = 0; d < 2; d++) {
-        view.shape[d] = t->shape[1 - d];
-        view.stride[d] = t->stride[1 - d];
-    }
-    return view;
+    return td_gpt_ends(name, ".attn.bias") || td_gpt_ends(name, ".masked_bias") ||
+           td_gpt_ends(name, "inv_freq") ||
+           (!s->source.options.untied && strcmp(name, "lm_head.weight") == 0);
 }
 
-static td_shape hf_shape(const gpt_piece *piece, bool turned)
-{
-    return piece->ndim == 1 ? TD_SHAPE(piece->rows)
-           : turned         ? TD_SHAPE(piece->columns, piece->rows)
-                            : TD_SHAPE(piece->rows, piece->columns);
-}
-
-static td_status hf_check(gpt_source *source, const gpt_piece *piece)
+static td_status hf_find(gpt_source *source)
 {
     hf_source *s = (hf_source *)source;
-    const td_safetensors_entry *e = hf_find(s, piece->name);
-    td_shape shape = hf_shape(piece, s->turned && piece->conv1d);
-    if (e == NULL) {
-        return td_fail(TD_E_MISMATCH, "there is no '%s' %s in it", piece->name,
-                       td_describe_shape(shape));
+    for (int i = 0; i < source->count; i++) {
+        gpt_piece *p = &source->items[i];
+        const td_safetensors_entry *e = hf_entry(s, p->name);
+        const char *shape = td_describe_shape(td_shape_of(&p->part));
+        if (e == NULL) {
+            return td_fail(TD_E_MISMATCH, "there is no '%s' %s in it", p->name, shape);
+        }
+        if (td_safetensors_unknown(s->file, e) != NULL || !td_is_float(e->dtype) ||
+            !td_shape_equal(e->shape, td_shape_of(&p->part))) {
+            return td_fail(TD_E_MISMATCH, "'%s' must be of floats %s, as config.json has it",
+                           e->name, shape);
+        }
+        p->at = e - td_safetensors_get(s->file, 0);
+        s->used[p->at] = true;
     }
-    if (td_safetensors_unknown(s->file, e) != NULL || !td_is_float(e->dtype) ||
-        !td_shape_equal(e->shape, shape)) {
-        return td_fail(TD_E_MISMATCH, "'%s' must be of floats %s, as config.json has it", e->name,
-                       td_describe_shape(shape));
-    }
-    s->used[e - td_safetensors_get(s->file, 0)] = true;
-    return TD_OK;
-}
-
-static td_status hf_read(gpt_source *source, const gpt_piece *piece, float *values)
-{
-    const hf_source *s = (const hf_source *)source;
-    const td_safetensors_entry *e = hf_find(s, piece->name);
-    void *bytes = malloc(e->bytes + 1);
-    td_status status = bytes != NULL ? td_safetensors_read(s->file, e, bytes)
-                                     : td_fail(TD_E_NOMEM, "no memory to read '%s'", e->name);
-    td_tensor *t = status == TD_OK ? td_from(bytes, e->shape, e->dtype, TD_CPU) : NULL;
-    free(bytes);
-    if (t == NULL) {
-        return status != TD_OK ? status : TD_E_NOMEM;
-    }
-    if (s->turned && piece->conv1d) {
-        td_tensor view = hf_turned(t);
-        td_read(&view, values, TD_F32);
-    } else {
-        td_read(t, values, TD_F32);
-    }
-    td_free(t);
-    return TD_OK;
-}
-
-static bool hf_ends(const char *name, const char *end)
-{
-    size_t length = strlen(name), size = strlen(end);
-    return length >= size && strcmp(name + length - size, end) == 0;
-}
-
-/* Masks, tables and the tied head may stand in a file. */
-static td_status hf_check_others(const hf_source *s)
-{
     for (int i = 0; i < td_safetensors_count(s->file); i++) {
         const char *name = td_safetensors_get(s->file, i)->name;
-        if (!s->used[i] && !hf_ends(name, ".attn.bias") && !hf_ends(name, ".masked_bias") &&
-            !hf_ends(name, "inv_freq") &&
-            (s->source.options.untied || strcmp(name, "lm_head.weight") != 0)) {
+        if (!s->used[i] && !hf_may_stay(s, name)) {
             return td_fail(TD_E_MISMATCH, "it has a tensor '%s', which such a model has not", name);
         }
     }
     return TD_OK;
+}
+
+static td_status hf_read_piece(gpt_source *s, gpt_piece *piece)
+{
+    const td_safetensors *file = ((hf_source *)s)->file;
+    const td_safetensors_entry *e = td_safetensors_get(file, (int)piece->at);
+    void *bytes = malloc(e->bytes);
+    td_status status = bytes != NULL ? td_safetensors_read(file, e, bytes)
+                                     : td_fail(TD_E_NOMEM, "no memory to read '%s'", e->name);
+    if (status == TD_OK) {
+        td_write(&piece->part, bytes, e->dtype);
+    }
+    free(bytes);
+    return status;
 }
 
 static td_module *hf_make(hf_source *s, const char *config, size_t size)
@@ -221,20 +251,16 @@ static td_module *hf_make(hf_source *s, const char *config, size_t size)
                       (long long)s->source.options.layers);
         return NULL;
     }
-    const td_safetensors_entry *e = hf_find(s, "transformer.h.0.attn.c_attn.weight");
-    s->turned = e != NULL && e->shape.ndim == 2 && e->shape.dim[0] == s->source.options.width;
-    td_module *net = td_gpt_from_source(&s->source);
-    if (net != NULL && hf_check_others(s) != TD_OK) {
-        td_module_free(net);
-        return NULL;
-    }
-    return net;
+    const td_safetensors_entry *e = hf_entry(s, "transformer.h.0.attn.c_attn.weight");
+    s->source.conv1d =
+        e != NULL && e->shape.ndim == 2 && e->shape.dim[0] == s->source.options.width;
+    return td_gpt_from_source(&s->source);
 }
 
 /* path: of model.safetensors, next to config.json. */
 static td_module *hf_load(const char *path)
 {
-    hf_source s = { .source = { .check = hf_check, .read = hf_read } };
+    hf_source s = { .source = { .find = hf_find, .read = hf_read_piece } };
     if (td_safetensors_open(path, &s.file) != TD_OK) {
         return NULL;
     }
@@ -289,89 +315,38 @@ td_module *td_gpt_load(const char *path)
 
 /* ---- writing ---- */
 
-static char *hf_config(const td_gpt_options *o, bool llama)
+static td_status hf_put(td_safetensors_out *out, int i, const td_tensor *part)
 {
-    const char *tied = o->untied ? "false" : "true";
-    if (!llama) {
-        return td_format(
-            "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"model_type\": \"gpt2\",\n"
-            "  \"activation_function\": \"gelu_new\",\n  \"vocab_size\": %lld,\n"
-            "  \"n_positions\": %lld,\n  \"n_layer\": %lld,\n  \"n_head\": %lld,\n"
-            "  \"n_embd\": %lld,\n  \"n_inner\": %lld,\n  \"layer_norm_epsilon\": %.17g,\n"
-            "  \"tie_word_embeddings\": %s,\n  \"bos_token_id\": null,\n"
-            "  \"eos_token_id\": null\n}\n",
-            (long long)o->vocabulary, (long long)o->context, (long long)o->layers,
-            (long long)o->heads, (long long)o->width, (long long)o->hidden, o->eps, tied);
+    size_t bytes = (size_t)td_numel(part) * sizeof(float);
+    float *values = malloc(bytes);
+    if (values == NULL) {
+        return td_fail(TD_E_NOMEM, "no memory to write a GPT");
     }
-    return td_format(
-        "{\n  \"architectures\": [\"LlamaForCausalLM\"],\n  \"model_type\": \"llama\",\n"
-        "  \"hidden_act\": \"silu\",\n  \"vocab_size\": %lld,\n"
-        "  \"max_position_embeddings\": %lld,\n  \"num_hidden_layers\": %lld,\n"
-        "  \"num_attention_heads\": %lld,\n  \"num_key_value_heads\": %lld,\n"
-        "  \"hidden_size\": %lld,\n  \"intermediate_size\": %lld,\n  \"rms_norm_eps\": %.17g,\n"
-        "  \"rope_theta\": %.17g,\n  \"tie_word_embeddings\": %s,\n  \"bos_token_id\": null,\n"
-        "  \"eos_token_id\": null\n}\n",
-        (long long)o->vocabulary, (long long)o->context, (long long)o->layers, (long long)o->heads,
-        (long long)o->kv_heads, (long long)o->width, (long long)o->hidden, o->eps, o->rope_base,
-        tied);
-}
-
-static td_status hf_write_text(const char *path, const char *text)
-{
-    char *name = NULL;
-    FILE *file = td_temporary_file(path, &name);
-    if (file == NULL) {
-        return td_temporary_failed(path, (int64_t)strlen(text), "open");
-    }
-    bool written = fputs(text, file) >= 0;
-    return td_temporary_end(file, name, path, (int64_t)strlen(text), written);
-}
-
-/* A parameter's pieces, which begin at tensor `first` of the file, as Conv1D's if it is GPT-2's. */
-static td_status hf_put(td_safetensors_out *out, int first, const gpt_piece *pieces, int count,
-                        const td_tensor *t)
-{
-    float *values = malloc((size_t)td_numel(t) * sizeof *values);
-    td_status status = values != NULL ? TD_OK : td_fail(TD_E_NOMEM, "no memory to write a GPT");
-    td_tensor view = pieces[0].conv1d ? hf_turned(t) : *t;
-    if (status == TD_OK) {
-        td_read(&view, values, TD_F32);
-    }
-    const float *from = values;
-    for (int k = 0; k < count && status == TD_OK; k++) {
-        int64_t elements = pieces[k].rows * pieces[k].columns;
-        status = td_safetensors_put(out, first + k, 0, from, (size_t)elements * sizeof *from);
-        from += elements;
-    }
+    td_read(part, values, TD_F32);
+    td_status status = td_safetensors_put(out, i, 0, values, bytes);
     free(values);
     return status;
 }
 
-/* pieces: the pieces of all parameters, one after the other; entries: the same for the file. */
-static td_status hf_write(const char *path, const gpt_source *s, const td_state_list *list,
-                          gpt_piece *pieces, td_safetensors_entry *entries)
+static td_status hf_write_tensors(const char *path, const gpt_source *s)
 {
-    int count = 0;
-    for (int i = 0; i < list->count; i++) {
-        int more = td_gpt_pieces(s, &list->items[i], pieces + count);
-        for (int end = count + more; count < end; count++) {
-            const gpt_piece *p = &pieces[count];
-            entries[count] = (td_safetensors_entry){
-                .name = p->name,
-                .dtype = TD_F32,
-                .shape = hf_shape(p, p->conv1d),
-                .bytes = (size_t)(p->rows * p->columns) * sizeof(float),
-            };
-        }
+    td_safetensors_entry *entries = calloc((size_t)s->count + 1, sizeof *entries);
+    if (entries == NULL) {
+        return td_fail(TD_E_NOMEM, "no memory to write '%s'", path);
     }
-    td_safetensors_out *out;
-    TD_TRY(td_safetensors_plan(path, entries, count, &(td_metadata){ "format", "pt" }, 1, &out));
-    td_status status = TD_OK;
-    for (int i = 0, first = 0; i < list->count && status == TD_OK; i++) {
-        gpt_piece own[GPT_MOST_PIECES];
-        int more = td_gpt_pieces(s, &list->items[i], own);
-        status = hf_put(out, first, own, more, list->items[i].tensor);
-        first += more;
+    for (int i = 0; i < s->count; i++) {
+        const td_tensor *part = &s->items[i].part;
+        entries[i] = (td_safetensors_entry){ .name = s->items[i].name,
+                                             .dtype = TD_F32,
+                                             .shape = td_shape_of(part),
+                                             .bytes = (size_t)td_numel(part) * sizeof(float) };
+    }
+    td_safetensors_out *out = NULL;
+    td_status status =
+        td_safetensors_plan(path, entries, s->count, &(td_metadata){ "format", "pt" }, 1, &out);
+    free(entries);
+    for (int i = 0; i < s->count && status == TD_OK; i++) {
+        status = hf_put(out, i, &s->items[i].part);
     }
     td_status end = td_safetensors_finish(out, status == TD_OK);
     return status == TD_OK ? end : status;
@@ -382,6 +357,7 @@ td_status td_gpt_save(const char *folder, td_module *gpt)
     gpt_source s = { .options = td_gpt_options_of(gpt) };
     const td_gpt_options *o = &s.options;
     s.llama = o->rope;
+    s.conv1d = !s.llama;
     bool plain = !o->rope && !o->rms_norm && !o->swiglu && !o->no_bias && o->kv_heads == o->heads;
     if (!plain && !(o->rope && o->rms_norm && o->swiglu && o->no_bias)) {
         return td_fail(TD_E_UNSUPPORTED,
@@ -390,23 +366,13 @@ td_status td_gpt_save(const char *folder, td_module *gpt)
                        folder, td_model_record_of(gpt).arch);
     }
     char *path = td_format("%s/model.safetensors", folder);
-    char *beside = td_format("%s/config.json", folder), *config = hf_config(o, s.llama);
-    td_state_list list = td_module_state(gpt);
-    size_t most = GPT_MOST_PIECES * (size_t)(list.count > 0 ? list.count : 1);
-    gpt_piece *pieces = calloc(most, sizeof *pieces);
-    td_safetensors_entry *entries = calloc(most, sizeof *entries);
-    td_status status = td_fail(TD_E_NOMEM, "no memory to write '%s'", folder);
-    if (path != NULL && beside != NULL && config != NULL && list.count >= 0 && pieces != NULL &&
-        entries != NULL) {
-        status = td_make_folders(folder);
-        status = status == TD_OK ? hf_write(path, &s, &list, pieces, entries) : status;
-        status = status == TD_OK ? hf_write_text(beside, config) : status;
-    }
-    td_state_list_free(&list);
-    free(pieces);
-    free(entries);
+    char *beside = td_format("%s/config.json", folder);
+    td_status status = path != NULL && beside != NULL ? td_make_folders(folder) : TD_E_NOMEM;
+    status = status == TD_OK ? td_gpt_pieces(&s, gpt) : status;
+    status = status == TD_OK ? hf_write_tensors(path, &s) : status;
+    status = status == TD_OK ? hf_write_config(beside, &s) : status;
+    free(s.items);
     free(path);
     free(beside);
-    free(config);
     return status;
 }

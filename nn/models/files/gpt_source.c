@@ -6,106 +6,108 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Ours, and Llama's. Those of a layer stand behind "transformer.h.N." and "model.layers.N.". */
-static const char *const llama_names[][2] = {
-    { "transformer.wte.weight", "model.embed_tokens.weight" },
-    { "transformer.ln_f.weight", "model.norm.weight" },
-    { "lm_head.weight", "lm_head.weight" },
-    { "ln_1.weight", "input_layernorm.weight" },
-    { "ln_2.weight", "post_attention_layernorm.weight" },
-    { "attn.c_proj.weight", "self_attn.o_proj.weight" },
-    { "mlp.c_gate.weight", "mlp.gate_proj.weight" },
-    { "mlp.c_fc.weight", "mlp.up_proj.weight" },
-    { "mlp.c_proj.weight", "mlp.down_proj.weight" },
+/* Ours, and Llama's. Those of a layer stand behind "transformer.h.N." and "model.layers.N.".
+ * Queries, keys and values are three tensors of a Llama. (GPT-2's names are ours.) */
+static const struct llama_name {
+    const char *ours, *llama;
+    int third;
+} llama_names[] = {
+    { "transformer.wte.weight", "model.embed_tokens.weight", 0 },
+    { "transformer.ln_f.weight", "model.norm.weight", 0 },
+    { "lm_head.weight", "lm_head.weight", 0 },
+    { "ln_1.weight", "input_layernorm.weight", 0 },
+    { "ln_2.weight", "post_attention_layernorm.weight", 0 },
+    { "attn.c_attn.weight", "self_attn.q_proj.weight", 0 },
+    { "attn.c_attn.weight", "self_attn.k_proj.weight", 1 },
+    { "attn.c_attn.weight", "self_attn.v_proj.weight", 2 },
+    { "attn.c_proj.weight", "self_attn.o_proj.weight", 0 },
+    { "mlp.c_gate.weight", "mlp.gate_proj.weight", 0 },
+    { "mlp.c_fc.weight", "mlp.up_proj.weight", 0 },
+    { "mlp.c_proj.weight", "mlp.down_proj.weight", 0 },
 };
+enum { MOST_PIECES = 3 };
 
-static void gpt_llama_name(const char *path, gpt_piece *piece)
+bool td_gpt_ends(const char *name, const char *end)
+{
+    size_t length = strlen(name), size = strlen(end);
+    return length >= size && strcmp(name + length - size, end) == 0;
+}
+
+static void gpt_name_llama(char *name, size_t size, const char *path, int third)
 {
     int layer = 0, used = 0;
     bool in_layer = sscanf(path, "transformer.h.%d.%n", &layer, &used) == 1 && used > 0;
     for (size_t i = 0; i < sizeof llama_names / sizeof *llama_names; i++) {
-        if (strcmp(path + used, llama_names[i][0]) == 0 && in_layer) {
-            snprintf(piece->name, sizeof piece->name, "model.layers.%d.%s", layer,
-                     llama_names[i][1]);
-        } else if (strcmp(path, llama_names[i][0]) == 0) {
-            snprintf(piece->name, sizeof piece->name, "%s", llama_names[i][1]);
+        const struct llama_name *n = &llama_names[i];
+        if (n->third == third && strcmp(path + used, n->ours) == 0) {
+            int written = in_layer ? snprintf(name, size, "model.layers.%d.", layer) : 0;
+            snprintf(name + written, size - (size_t)written, "%s", n->llama);
         }
     }
 }
 
-int td_gpt_pieces(const gpt_source *s, const td_named_tensor *parameter,
-                  gpt_piece pieces[GPT_MOST_PIECES])
+/* Appends the pieces of a parameter. */
+static void gpt_add_pieces(gpt_source *s, const td_named_tensor *parameter)
 {
-    static const char *const thirds[] = { "q", "k", "v" };
+    const td_gpt_options *o = &s->options;
     const td_tensor *t = parameter->tensor;
-    const char *attention = strstr(parameter->name, "attn.c_attn.weight");
-    int64_t width = s->options.width / s->options.heads;
-    pieces[0] = (gpt_piece){ .ndim = t->ndim,
-                             .rows = t->shape[0],
-                             .columns = t->ndim > 1 ? t->shape[1] : 1,
-                             .conv1d = !s->llama && t->ndim == 2 &&
-                                       strstr(parameter->name, ".h.") != NULL };
-    if (!s->llama) {
-        snprintf(pieces[0].name, sizeof pieces[0].name, "%s", parameter->name);
-        return 1;
+    bool thirds = s->llama && strstr(parameter->name, "attn.c_attn.weight") != NULL;
+    bool turned = s->conv1d && t->ndim == 2 && strstr(parameter->name, ".h.") != NULL;
+    int64_t first = 0;
+    for (int third = 0; third < (thirds ? 3 : 1); third++) {
+        gpt_piece *piece = &s->items[s->count++];
+        td_tensor *part = &piece->part;
+        *part = *t;
+        if (thirds) {
+            part->shape[0] = o->width / o->heads * (third == 0 ? o->heads : o->kv_heads);
+            part->offset += first * t->stride[0];
+            first += part->shape[0];
+        }
+        for (int d = 0; d < 2 && turned; d++) {
+            part->shape[d] = t->shape[1 - d];
+            part->stride[d] = t->stride[1 - d];
+        }
+        if (s->llama) {
+            gpt_name_llama(piece->name, sizeof piece->name, parameter->name, third);
+        } else {
+            snprintf(piece->name, sizeof piece->name, "%s", parameter->name);
+        }
     }
-    if (attention == NULL) {
-        gpt_llama_name(parameter->name, &pieces[0]);
-        return 1;
-    }
-    for (int i = 0; i < 3; i++) {
-        pieces[i] = pieces[0];
-        pieces[i].rows = width * (i == 0 ? s->options.heads : s->options.kv_heads);
-        snprintf(pieces[i].name, sizeof pieces[i].name, "model.layers.%d.self_attn.%s_proj.weight",
-                 atoi(parameter->name + strlen("transformer.h.")), thirds[i]);
-    }
-    return 3;
 }
 
-/* Checks all pieces of all parameters, or (values) reads them. */
-static td_status gpt_visit(gpt_source *s, td_module *net, bool values)
+td_status td_gpt_pieces(gpt_source *s, const td_module *net)
 {
     td_state_list list = td_module_state(net);
-    td_status status = list.count < 0 ? TD_E_NOMEM : TD_OK;
-    for (int i = 0; i < list.count && status == TD_OK; i++) {
-        td_tensor *t = list.items[i].tensor;
-        float *all = values ? malloc((size_t)td_numel(t) * sizeof *all) : NULL;
-        gpt_piece pieces[GPT_MOST_PIECES];
-        int count = td_gpt_pieces(s, &list.items[i], pieces);
-        if (values && all == NULL) {
-            status = td_fail(TD_E_NOMEM, "no memory to read '%s'", list.items[i].name);
-        }
-        float *to = all;
-        for (int k = 0; k < count && status == TD_OK; k++) {
-            status = values ? s->read(s, &pieces[k], to) : s->check(s, &pieces[k]);
-            if (values) {
-                to += pieces[k].rows * pieces[k].columns;
-            }
-        }
-        if (values && status == TD_OK) {
-            td_write(t, all, TD_F32);
-        }
-        free(all);
+    if (s->items == NULL && list.count >= 0) {
+        s->items = calloc((size_t)list.count * MOST_PIECES + 1, sizeof *s->items);
+    }
+    s->count = 0;
+    for (int i = 0; s->items != NULL && i < list.count; i++) {
+        gpt_add_pieces(s, &list.items[i]); /* `at` stays */
     }
     td_state_list_free(&list);
-    return status;
+    return s->items != NULL ? TD_OK : td_fail(TD_E_NOMEM, "no memory for the names of a GPT");
 }
 
 td_module *td_gpt_from_source(gpt_source *s)
 {
     bool deferred = td_defer_init(true);
     s->options.blank = true;
-    td_module *plan = td_gpt_at(s->options, TD_HERE);
+    td_module *plan = td_gpt_at(s->options, TD_HERE), *net = NULL;
     td_defer_init(deferred);
-    td_status status = plan != NULL ? gpt_visit(s, plan, false) : TD_E_NOMEM;
+    if (plan != NULL && td_gpt_pieces(s, plan) == TD_OK && s->find(s) == TD_OK) {
+        net = td_gpt_at(s->options, TD_HERE);
+    }
     td_module_free(plan);
-    td_module *net = status == TD_OK ? td_gpt_at(s->options, TD_HERE) : NULL;
-    if (net != NULL && gpt_visit(s, net, true) != TD_OK) {
+    td_status status = net != NULL ? td_gpt_pieces(s, net) : TD_E_NOMEM;
+    for (int i = 0; i < s->count && status == TD_OK; i++) {
+        status = s->read(s, &s->items[i]);
+    }
+    free(s->items);
+    if (status != TD_OK) {
         td_module_free(net);
         return NULL;
     }
-    if (net != NULL) {
-        td_eval(net);
-    }
+    td_eval(net);
     return net;
 }

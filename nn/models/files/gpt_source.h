@@ -7,28 +7,30 @@
 
 /* A tensor of a file: some rows of a parameter. */
 typedef struct gpt_piece {
-    char name[96]; /* Hugging Face's */
-    int ndim;
-    int64_t rows, columns; /* columns 1 of a vector */
-    bool conv1d;           /* a linear layer's weight, which GPT-2's files have as [in,out] */
+    char name[96];  /* Hugging Face's */
+    td_tensor part; /* the header of these rows, in the file's shape */
+    int64_t at;     /* where the file has it */
 } gpt_piece;
 
 typedef struct gpt_source {
-    bool llama; /* the tensors' names are Llama's; otherwise GPT-2's */
     td_gpt_options options;
-    td_status (*check)(struct gpt_source *s, const gpt_piece *piece); /* it is there, and fits */
-    td_status (*read)(struct gpt_source *s, const gpt_piece *piece, float *values);
+    bool llama;       /* the tensors' names are Llama's; otherwise GPT-2's */
+    bool conv1d;      /* layers' matrices are [in,out] */
+    gpt_piece *items; /* of all parameters, in the order of their rows */
+    int count;
+    td_status (*find)(struct gpt_source *s); /* sets `at`: all is there, and fits */
+    td_status (*read)(struct gpt_source *s, gpt_piece *piece);
 } gpt_source;
 
-enum { GPT_MOST_PIECES = 3 };
-/* The pieces of a parameter, in the order of its rows. */
-int td_gpt_pieces(const gpt_source *s, const td_named_tensor *parameter,
-                  gpt_piece pieces[GPT_MOST_PIECES]);
+/* Lists the pieces of a model, which s describes. Free s->items. */
+td_status td_gpt_pieces(gpt_source *s, const td_module *net);
 
-/* The model of s->options with a source's values: all is checked before memory is taken. */
+/* The model of s->options with a source's values: all is found before memory is taken. */
 td_module *td_gpt_from_source(gpt_source *s);
 
-/* *found: the file is llm.c's or llama2.c's; otherwise the status is TD_OK. */
+bool td_gpt_ends(const char *name, const char *end);
+
+/* *found: the file is llm.c's or llama2.c's. */
 td_module *td_gpt_load_bin(const char *path, FILE *file, int64_t size, bool *found);
 /* The options that a config.json describes, and whether it is a Llama. */
 td_status td_gpt_read_config(const char *text, size_t size, gpt_source *s);
