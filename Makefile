@@ -43,7 +43,7 @@ CONFIG   := build/config.$(compiler)$(if $(KIT),-kit)$(NOCUDA).mk
 # ---- make deps ... : install first, then do the rest in a make of its own, which detects again ----
 
 CPUS  := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
-DEPS  := $(filter deps deps-dev deps-bench deps-bench-newest,$(MAKECMDGOALS))
+DEPS  := $(filter deps deps-dev deps-cross deps-bench deps-bench-newest,$(MAKECMDGOALS))
 AFTER := $(filter-out $(DEPS),$(MAKECMDGOALS))
 ifneq ($(DEPS),)
 .PHONY: $(DEPS) $(AFTER)
@@ -204,7 +204,7 @@ ifneq ($(filter -O3,$(OPTIMIZE)),)
 $(call objects,$(filter-out $(FAST) $(SMALL),$(BUILT))): ALL_CFLAGS += -O2
 $(call objects,$(filter $(SMALL),$(BUILT))): ALL_CFLAGS += -Os
 $(B)/tensor/cpu/ops_loops_avx2.o $(B)/tensor/cpu/ops_loops_avx512_bf16.o: ALL_CFLAGS += $(TD_SHORT_LOOPS)
-$(B)/tensor/cpu/gemm_kernels.o: ALL_CFLAGS += $(TD_LOOPS_ONCE)
+$(B)/tensor/cpu/gemm_kernels.o $(B)/tensor/cpu/bf16_neon.o: ALL_CFLAGS += $(TD_LOOPS_ONCE)
 ifneq ($(TD_FOR_X86),)
 $(B)/tensor/cpu/ops_loops_portable.o: ALL_CFLAGS += -O2
 endif
@@ -349,6 +349,10 @@ tests: needs-tests lib $(APPS) $(TEST_BIN) $(STARTED) $(call tests_of,$(WORKER_S
 test: tests ## all tests; TESTS="data step": those with such names; SANITIZE=..., CC=clang
 	@BUILD=$(B) SANITIZE=$(SANITIZE) NAMED="$(TESTS)" tests/run.sh $(TEST_BIN) $(TEST_SH)
 
+.PHONY: aarch64
+aarch64: ## AArch64 by a cross compiler, tested under qemu-user (make deps-cross)
+	@BUILD=build/aarch64-linux-gnu-gcc-nocuda tests/run.sh tests/aarch64.sh
+
 test-long: tests $(LONG) $(B)/bench/bench_overlap ## all tests and the long ones
 	@BUILD=$(B) SANITIZE=$(SANITIZE) TANDEM_LONG=1 TEST_TIMEOUT=7200 tests/run.sh $(TEST_BIN) \
 	    $(TEST_SH) $(LONG) $(LONG_SH)
@@ -455,6 +459,7 @@ help: ## this list
 	@printf '  make %-17s %s\n' \
 	    deps 'installs (Debian, Ubuntu) or names what building needs; deps test: what tests need, too' \
 	    deps-dev 'the same for lint, fuzz and API pages' \
+	    deps-cross 'the same for AArch64: a cross compiler, qemu-user, libraries of arm64' \
 	    deps-bench 'the same for bench: PyTorch, oneDNN' \
 	    deps-bench-newest 'PyTorch from PyPI into build/venv (6 GB: it comes with CUDA)'
 	@printf '\n  make deps run     on a fresh machine: from nothing to the main job\n'

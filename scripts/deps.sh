@@ -1,8 +1,8 @@
 #!/bin/sh
 # Installs the packages that tandem uses (Debian, Ubuntu), or prints their names.
-# usage: scripts/deps.sh install | install-test | install-dev | install-bench | install-bench-newest
+# usage: scripts/deps.sh install | install-test | install-dev | install-cross | install-bench | install-bench-newest
 set -eu
-kind=${1:?usage: scripts/deps.sh install|install-test|install-dev|install-bench|install-bench-newest}
+kind=${1:?usage: scripts/deps.sh install|install-test|install-dev|install-cross|install-bench|install-bench-newest}
 
 # Without these nothing is built; the rest brings features.
 debian_core='gcc make libcjson-dev'
@@ -25,6 +25,14 @@ install-dev)
     arch='clang doxygen'
     alpine='clang clang-extra-tools compiler-rt doxygen'
     brew='llvm doxygen'
+    ;;
+install-cross)
+    # Debian's libraries of AArch64 lie beside this machine's; their list is fetched once.
+    debian='gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user libcjson-dev:arm64 libcmocka-dev:arm64'
+    fedora='gcc-aarch64-linux-gnu qemu-user'
+    arch='aarch64-linux-gnu-gcc qemu-user'
+    alpine='qemu-aarch64'
+    brew=qemu
     ;;
 install-bench)
     debian='python3-torch python3-torchvision libtcmalloc-minimal4 libdnnl-dev'
@@ -86,6 +94,10 @@ if command -v apt-get >/dev/null 2>&1; then
         sudo=sudo
     fi
     export DEBIAN_FRONTEND=noninteractive
+    if [ "$kind" = install-cross ] && ! dpkg --print-foreign-architectures | grep -qx arm64; then
+        $sudo dpkg --add-architecture arm64
+        $sudo apt-get update
+    fi
     # shellcheck disable=SC2086
     if ! $sudo apt-get install -y --no-install-recommends $debian_core $debian; then
         $sudo apt-get update

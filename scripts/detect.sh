@@ -85,8 +85,8 @@ if $CC -Werror $short -c -o "$work/try.o" "$work/try.c" >/dev/null 2>&1; then
     echo "TD_SHORT_LOOPS := $short" >>"$work/config"
 fi
 # gcc would write the kernels' loops out once more for rows that lie side by side, and for each number of
-# columns.
-once='-fno-version-loops-for-strides -fno-unswitch-loops'
+# columns; and on AArch64 it would load ahead more than its registers hold beside a tile's sums.
+once='-fno-version-loops-for-strides -fno-unswitch-loops -fno-schedule-insns'
 # shellcheck disable=SC2086
 if $CC -Werror $once -c -o "$work/try.o" "$work/try.c" >/dev/null 2>&1; then
     echo "TD_LOOPS_ONCE := $once" >>"$work/config"
@@ -181,7 +181,11 @@ fi
 
 # The gloo backend is C++ and needs a libgloo that has all that it uses: the trial is the shim itself.
 brings='the gloo backend: several hosts'
-cxx=${CXX:-c++}
+cxx=${CXX:-c++} mpicc=${MPICC:-mpicc}
+case $($CC -dumpmachine) in
+    "$(uname -m)"*) ;;
+    *) cxx=$(echo "$CC" | sed 's/gcc/g++/') mpicc=false ;; # a cross compiler; the others are this machine's
+esac
 gloo_flags='-std=c++14 -O2 -g -fPIC -shared -fvisibility=hidden -Wl,-z,defs'
 gloo_libs='-lgloo -ldl -pthread'
 # shellcheck disable=SC2086
@@ -199,7 +203,6 @@ fi
 
 # The mpi backend, likewise. Several MPIs may be installed: MPICC names one.
 brings='the mpi backend: clusters that have MPI'
-mpicc=${MPICC:-mpicc}
 mpi_flags='-std=c11 -D_GNU_SOURCE -O2 -g -fPIC -shared -fvisibility=hidden'
 # shellcheck disable=SC2086
 if $mpicc $mpi_flags -I. -o "$work/try.so" dist/comm/engines/p2p/mpi/*.c -pthread >/dev/null 2>&1; then

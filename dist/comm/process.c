@@ -39,7 +39,9 @@ bool td_stderr_is_read(double seconds)
 static int read_process(pid_t pid, char *state, pid_t *parent, uint64_t *start_time)
 {
     char path[64], line[1024];
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    /* Its first thread's file says the same; of the process's own, qemu-user tells another start.
+     */
+    snprintf(path, sizeof path, "/proc/%d/task/%d/stat", (int)pid, (int)pid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
         return errno;

@@ -315,13 +315,21 @@ const td_gemm_kernels *td_bf16_kernels_now(void)
     default:
         break;
     }
+#elif TD_NEON
+    if (td_isa_current() == TD_ISA_NEON_BF16) {
+        return &td_bf16_neon_kernels;
+    }
 #endif
     return NULL;
 }
 
 bool td_bf16_full_steps(void)
 {
+#if TD_X86
     return td_isa_current() == TD_ISA_AMX;
+#else
+    return false;
+#endif
 }
 
 int td_bf16_depth(int64_t elements)

@@ -1,6 +1,6 @@
 /*
- * The micro-kernels of bf16 (tensor/cpu/gemm_kernels.h): one for AVX-512 with products of pairs and
- * one for AMX tiles; both read the same packed factors.
+ * The micro-kernels of bf16 (tensor/cpu/gemm_kernels.h): one for AVX-512 and one for NEON with
+ * products of pairs, and one for AMX tiles; all read the same packed factors.
  *
  * A is read in rows whose inner dimension is dense. A panel of B has 32 columns and is packed in
  * pairs of rows: element (p, j) at b[(p/2)*64 + j*2 + p%2].
@@ -21,6 +21,10 @@ enum {
 
 /* The kernels of the instruction set in use; NULL if it multiplies no bf16. */
 const td_gemm_kernels *td_bf16_kernels_now(void);
+
+#if TD_NEON
+extern const td_gemm_kernels td_bf16_neon_kernels; /* of TD_ISA_NEON_BF16 */
+#endif
 
 /* Whether these kernels multiply 32 elements of each row at once, and fewer take as long. */
 bool td_bf16_full_steps(void);

@@ -1,6 +1,14 @@
 /* Factors in the order in which the kernels of bf16 read them. */
 #include "tensor/cpu/bf16_kernels.h"
 
+#include "tensor/f16.h"
+
+static inline __attribute__((always_inline)) const char *row_of(const td_bf16_source *source,
+                                                                td_dtype dtype, int64_t row)
+{
+    return (const char *)source->data + row * source->stride * (dtype == TD_BF16 ? 2 : 4);
+}
+
 #if TD_X86
 
 #include "tensor/cpu/bf16_vectors.h"
@@ -48,11 +56,6 @@ OP void turn(__m512i *r)
         r[4 + i] = _mm512_shuffle_i32x4(t[4 + i], t[12 + i], 0x88);
         r[12 + i] = _mm512_shuffle_i32x4(t[4 + i], t[12 + i], 0xdd);
     }
-}
-
-OP const char *row_of(const td_bf16_source *source, td_dtype dtype, int64_t row)
-{
-    return (const char *)source->data + row * source->stride * (dtype == TD_BF16 ? 2 : 4);
 }
 
 /* Rows p and p + 1 of `rows`, n elements of each, as pairs. */
@@ -205,28 +208,80 @@ TD_TARGET_AVX512_BF16 void td_bf16_pack_a(td_bf16 *to, int64_t row, int64_t low,
     }
 }
 
-#else
+#else /* plain C, of which compilers make vectors */
 
-#include "tensor/error.h"
+/* `count` elements of a row, of which each from_step-th is read, to `to`, `step` apart, and zeros
+ * up to `all`. */
+static void pack_run(td_bf16 *to, int64_t step, int64_t low, const void *from, int64_t from_step,
+                     td_dtype dtype, int64_t count, int64_t all)
+{
+    const td_bf16 *bf16 = from;
+    const float *f32 = from;
+    for (int64_t i = 0; i < count && dtype == TD_BF16; i++) {
+        to[i * step] = bf16[i * from_step];
+    }
+    for (int64_t i = 0; i < count && dtype == TD_F32; i++) {
+        to[i * step] = td_f32_to_bf16(f32[i * from_step]);
+    }
+    for (int64_t i = count; i < all; i++) {
+        to[i * step] = 0;
+    }
+    for (int64_t i = 0; i < all && low != 0; i++) {
+        bool rest = i < count && dtype == TD_F32;
+        to[low + i * step] =
+            rest ? td_f32_to_bf16(f32[i * from_step] - td_bf16_to_f32(to[i * step])) : 0;
+    }
+}
 
-/* td_bf16_kernels_now is NULL on these processors, so none of these is called. */
-#define NEVER(name, arguments)                                                                     \
-    _Pragma("GCC diagnostic push")                                                                 \
-        _Pragma("GCC diagnostic ignored \"-Wunused-parameter\"") void name arguments               \
-    {                                                                                              \
-        td_fatal(TD_HERE, #name ": there are no kernels of bf16 here");                            \
-    }                                                                                              \
-    _Pragma("GCC diagnostic pop")
+/* Row `i` of the source, of which `rows` are there and `count` elements are wanted. */
+static void pack_row_of(td_bf16 *to, int64_t step, int64_t low, const td_bf16_source *source, int i,
+                        int rows, int count)
+{
+    const char *from = i < rows ? row_of(source, source->dtype, i) : source->data;
+    pack_run(to, step, low, from, 1, source->dtype, i < rows ? count : 0, TD_BF16_BLOCK);
+}
 
-NEVER(td_bf16_pack_a,
-      (td_bf16 * to, int64_t row, int64_t low, const td_bf16_source *source, int m, int k))
-NEVER(td_bf16_pack_a_turned,
-      (td_bf16 * to, int64_t row, int64_t low, const td_bf16_source *source, int m, int k))
-NEVER(td_bf16_pack_b,
-      (td_bf16 * to, int64_t low, const td_bf16_source *source, int k, int n, int depth))
-NEVER(td_bf16_pack_b_turned,
-      (td_bf16 * to, int64_t low, const td_bf16_source *source, int k, int n, int depth))
-NEVER(td_bf16_pack_row,
-      (td_bf16 * to, int64_t low, const void *from, td_dtype dtype, int64_t count, int64_t padded))
+void td_bf16_pack_a(td_bf16 *to, int64_t row, int64_t low, const td_bf16_source *source, int m,
+                    int k)
+{
+    for (int i = 0; i < TD_BF16_BLOCK; i++) {
+        pack_row_of(to + i * row, 1, low, source, i, m, k);
+    }
+}
+
+void td_bf16_pack_a_turned(td_bf16 *to, int64_t row, int64_t low, const td_bf16_source *source,
+                           int m, int k)
+{
+    for (int p = 0; p < TD_BF16_BLOCK; p++) {
+        pack_row_of(to + p, row, low, source, p, k, m);
+    }
+}
+
+void td_bf16_pack_b(td_bf16 *to, int64_t low, const td_bf16_source *source, int k, int n, int depth)
+{
+    for (int p = 0; p < depth; p++) {
+        pack_row_of(to + p / 2 * 2 * TD_BF16_BLOCK + p % 2, 2, low, source, p, k, n);
+    }
+}
+
+void td_bf16_pack_b_turned(td_bf16 *to, int64_t low, const td_bf16_source *source, int k, int n,
+                           int depth)
+{
+    int64_t size = source->dtype == TD_BF16 ? 2 : 4;
+    for (int j = 0; j < TD_BF16_BLOCK; j++) {
+        const char *from = j < n ? row_of(source, source->dtype, j) : source->data;
+        int count = j < n ? k : 0;
+        for (int odd = 0; odd < 2; odd++) { /* elements of each pair */
+            pack_run(to + 2 * j + odd, 2 * TD_BF16_BLOCK, low, from + odd * size, 2, source->dtype,
+                     (count + 1 - odd) / 2, depth / 2);
+        }
+    }
+}
+
+void td_bf16_pack_row(td_bf16 *to, int64_t low, const void *from, td_dtype dtype, int64_t count,
+                      int64_t padded)
+{
+    pack_run(to, 1, low, from, 1, dtype, td_min64(count, padded), padded);
+}
 
 #endif

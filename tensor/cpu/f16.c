@@ -1,6 +1,7 @@
 /* Converts arrays between f16 and f32, by F16C where the processor has it. */
 #include "tensor/f16.h"
 
+#include "tensor/backend.h"
 #include "tensor/cpu/isa.h"
 
 #if TD_X86
@@ -42,7 +43,7 @@ static int64_t narrow_f16c(int64_t n, td_f16 *y, const float *x)
 
 void td_f16_widen(int64_t n, float *y, const td_f16 *x)
 {
-    int64_t done = td_isa_current() >= TD_ISA_AVX2 ? widen_f16c(n, y, x) : 0;
+    int64_t done = td_cpu_has_avx2() ? widen_f16c(n, y, x) : 0;
     for (int64_t i = done; i < n; i++) {
         y[i] = td_f16_to_f32(x[i]);
     }
@@ -50,7 +51,7 @@ void td_f16_widen(int64_t n, float *y, const td_f16 *x)
 
 void td_f16_narrow(int64_t n, td_f16 *y, const float *x)
 {
-    int64_t done = td_isa_current() >= TD_ISA_AVX2 ? narrow_f16c(n, y, x) : 0;
+    int64_t done = td_cpu_has_avx2() ? narrow_f16c(n, y, x) : 0;
     for (int64_t i = done; i < n; i++) {
         y[i] = td_f32_to_f16(x[i]);
     }

@@ -87,13 +87,19 @@ PACK_COLUMNS(pack_columns, , 4, transpose_4x4)
 PACK_COLUMNS(pack_columns_avx2, TD_TARGET_AVX2, 8, transpose_8x8)
 #endif
 
+/* ---- portable: 6 x 8, and NEON, which has as many registers as AVX-512: 6 x 16 ---- */
+
+#if TD_NEON
+#define GROUPED_ROWS 6
+#define INDEX uint8x16_t
+#endif
 #define K(name) f32_##name
 #define ELEM float
 #define VEC f32x4
 #define LANES 4
 #define TARGET
 #define PACK_COLUMNS_FN pack_columns
-#define MAX_VECS 2
+#define MAX_VECS (TD_NEON ? 4 : 2)
 #include "tensor/cpu/gemm_kernel.inc"
 
 #define K(name) f64_##name
@@ -102,7 +108,7 @@ PACK_COLUMNS(pack_columns_avx2, TD_TARGET_AVX2, 8, transpose_8x8)
 #define LANES 2
 #define TARGET
 #define PACK_COLUMNS_FN pack_columns
-#define MAX_VECS 2
+#define MAX_VECS (TD_NEON ? 4 : 2)
 #include "tensor/cpu/gemm_kernel.inc"
 
 #if TD_X86

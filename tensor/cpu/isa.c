@@ -13,11 +13,20 @@
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#elif TD_NEON
+#include <sys/auxv.h>
 #endif
 
-static const char *const names[] = {
+enum { LEVELS = TD_ISA_BEST + 1, UNKNOWN = -1 };
+
+static const char *const names[LEVELS] = {
+#if TD_NEON
+    [TD_ISA_NEON] = "neon",
+    [TD_ISA_NEON_BF16] = "neon_bf16",
+#else
     [TD_ISA_PORTABLE] = "portable",       [TD_ISA_AVX2] = "avx2", [TD_ISA_AVX512] = "avx512",
     [TD_ISA_AVX512_BF16] = "avx512_bf16", [TD_ISA_AMX] = "amx",
+#endif
 };
 
 /* make EMULATE=1: what comes after AVX-512 is done by software (tests/emulate/instructions.h). */
@@ -26,8 +35,6 @@ enum { EMULATED = 1 };
 #else
 enum { EMULATED = 0 };
 #endif
-
-enum { LEVELS = sizeof names / sizeof names[0], UNKNOWN = -1 };
 
 static atomic_int current = UNKNOWN, detected = UNKNOWN;
 
@@ -81,6 +88,9 @@ static td_isa detect(void)
         return has_amx() ? TD_ISA_AMX : TD_ISA_AVX512_BF16;
     }
     return TD_ISA_AVX2;
+#elif TD_NEON
+    const unsigned long bf16 = 1ul << 14; /* HWCAP2_BF16, which older headers lack */
+    return (getauxval(AT_HWCAP2) & bf16) != 0 ? TD_ISA_NEON_BF16 : TD_ISA_NEON;
 #else
     return TD_ISA_PORTABLE;
 #endif
@@ -114,10 +124,11 @@ static td_isa from_environment(td_isa best)
                 wish, names[best]);
         return best;
     }
-    fprintf(stderr,
-            "tandem: TANDEM_CPU_ISA=%s is unknown (use portable, avx2, avx512, avx512_bf16 or "
-            "amx); using %s\n",
-            wish, names[best]);
+    fprintf(stderr, "tandem: TANDEM_CPU_ISA=%s is unknown (use %s", wish, names[0]);
+    for (int i = 1; i < LEVELS; i++) {
+        fprintf(stderr, "%s%s", i < LEVELS - 1 ? ", " : " or ", names[i]);
+    }
+    fprintf(stderr, "); using %s\n", names[best]);
     return best;
 }
 
@@ -137,12 +148,16 @@ td_isa td_isa_current(void)
 td_isa td_isa_vectors(void)
 {
     td_isa isa = td_isa_current();
-    return isa < TD_ISA_AVX512 ? isa : TD_ISA_AVX512;
+    return isa < TD_ISA_VECTORS ? isa : TD_ISA_VECTORS;
 }
 
 bool td_cpu_has_avx2(void)
 {
+#if TD_X86
     return td_isa_current() >= TD_ISA_AVX2;
+#else
+    return false;
+#endif
 }
 
 td_isa td_isa_force(td_isa isa)

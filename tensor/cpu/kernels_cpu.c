@@ -7,11 +7,16 @@
 /* The same functions for every instruction set: they look it up themselves. Only the names differ.
  */
 static td_kernels tables[] = {
+#if TD_NEON
+    [TD_ISA_NEON] = { .name = "cpu (neon)" },
+    [TD_ISA_NEON_BF16] = { .name = "cpu (neon_bf16)" },
+#else
     [TD_ISA_PORTABLE] = { .name = "cpu (portable)" },
     [TD_ISA_AVX2] = { .name = "cpu (avx2)" },
     [TD_ISA_AVX512] = { .name = "cpu (avx512)" },
     [TD_ISA_AVX512_BF16] = { .name = "cpu (avx512_bf16)" },
     [TD_ISA_AMX] = { .name = "cpu (amx)" },
+#endif
 };
 
 static void fill_tables(void)

@@ -6,16 +6,14 @@
 #include "tensor/clock.h"
 #include "tensor/extend.h"
 #include "tensor/cpu/isa.h"
+#include "tensor/cpu/vectors.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#if TD_X86
-#include <immintrin.h>
-#endif
-
 enum {
-    CHAINS = 12, /* independent sums: enough to hide an addition's latency in two units */
+    CHAINS = TD_NEON ? 24 : 12, /* independent sums: enough to hide an addition's latency in two
+                                   units, NEON's in four */
     ROUNDS = 20000,
     TASKS_PER_THREAD = 4,
     REPEATS = 5, /* of the memory's pass */
@@ -52,14 +50,8 @@ typedef struct peak {
     int lanes;
 } peak;
 
-/* Vectors of GCC and Clang, of the width that every x86-64 and AArch64 has. */
-typedef float f32x4 __attribute__((vector_size(16)));
-typedef double f64x2 __attribute__((vector_size(16)));
-#define SET_F32(x) ((f32x4){ x, x, x, x })
-#define SET_F64(x) ((f64x2){ x, x })
-#define MULTIPLY_ADD(x, a, b) ((x) * (a) + (b))
-PEAK(peak_f32_portable, , f32x4, SET_F32, MULTIPLY_ADD)
-PEAK(peak_f64_portable, , f64x2, SET_F64, MULTIPLY_ADD)
+PEAK(peak_f32_portable, , f32x4, f32_set1, f32_fma)
+PEAK(peak_f64_portable, , f64x2, f64_set1, f64_fma)
 #if TD_X86
 PEAK(peak_f32_avx2, TD_TARGET_AVX2, __m256, _mm256_set1_ps, _mm256_fmadd_ps)
 PEAK(peak_f64_avx2, TD_TARGET_AVX2, __m256d, _mm256_set1_pd, _mm256_fmadd_pd)

@@ -4,7 +4,7 @@
 
 #define TD_ISA portable
 #define TD_LOOP_TARGET
-#define TD_HAS_FMA 0
+#define TD_HAS_FMA TD_NEON
 #define TD_HAS_BF16 0
 
 #define TD_LOOP_TYPE TD_LOOP_F64

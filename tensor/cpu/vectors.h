@@ -1,8 +1,9 @@
 /*
  * Vectors of each instruction set, for code that is included once for each of them and names the
- * operations K(load), K(fma), ...: portable (the compiler's 16-byte vectors), AVX2, AVX-512.
- * load_n and store_n touch the first n lanes only; load_n makes the others 0. AVX2 and AVX-512 also
- * have permute: lane i of the result is lane index[i] of the vector.
+ * operations K(load), K(fma), ...: portable (the compiler's 16-byte vectors; on AArch64 with NEON's
+ * fma), AVX2, AVX-512. load_n and store_n touch the first n lanes only; load_n makes the others 0.
+ * Vectors of f32 of NEON, AVX2 and AVX-512 also have permute: lane i of the result is lane index[i]
+ * of the vector.
  */
 #ifndef TD_TENSOR_CPU_VECTORS_H
 #define TD_TENSOR_CPU_VECTORS_H
@@ -13,6 +14,8 @@
 
 #if TD_X86
 #include <immintrin.h>
+#elif TD_NEON
+#include <arm_neon.h>
 #endif
 
 /* Small loops of known length must unroll completely, or the sums fall out of their registers.
@@ -33,6 +36,8 @@
 /* Keeps a vector in a register: the compiler would rather read it again for every use. */
 #if TD_X86
 #define TD_KEEP(vector) __asm__("" : "+v"(vector))
+#elif TD_NEON
+#define TD_KEEP(vector) __asm__("" : "+w"(vector))
 #else
 #define TD_KEEP(vector) (void)(vector)
 #endif
@@ -59,16 +64,12 @@
 typedef float f32x4 __attribute__((vector_size(16)));
 typedef double f64x2 __attribute__((vector_size(16)));
 
-/* The other four for a generic vector type. */
+/* The others, but for fma, for a generic vector type. */
 #define GENERIC_OPS(name, elem, vec, lanes)                                                        \
     VECTOR_OPS(name, elem, vec, )                                                                  \
     OP void name##_store_past(elem *p, vec v)                                                      \
     {                                                                                              \
         name##_store(p, v);                                                                        \
-    }                                                                                              \
-    OP vec name##_fma(vec a, vec b, vec c)                                                         \
-    {                                                                                              \
-        return a * b + c;                                                                          \
     }                                                                                              \
     OP vec name##_load_n(const elem *p, int n)                                                     \
     {                                                                                              \
@@ -92,6 +93,45 @@ typedef double f64x2 __attribute__((vector_size(16)));
 
 GENERIC_OPS(f32, float, f32x4, 4)
 GENERIC_OPS(f64, double, f64x2, 2)
+
+OP f32x4 f32_fma(f32x4 a, f32x4 b, f32x4 c)
+{
+#if TD_NEON
+    return vfmaq_f32(c, a, b);
+#else
+    return a * b + c;
+#endif
+}
+
+OP f64x2 f64_fma(f64x2 a, f64x2 b, f64x2 c)
+{
+#if TD_NEON
+    return vfmaq_f64(c, a, b);
+#else
+    return a * b + c;
+#endif
+}
+
+#if TD_NEON
+
+/* An index is that of each of a vector's 16 bytes. */
+OP uint8x16_t f32_load_index(const int32_t *p)
+{
+    uint32x4_t first = vmulq_n_u32(vreinterpretq_u32_s32(vld1q_s32(p)), 0x04040404);
+    return vreinterpretq_u8_u32(vaddq_u32(first, vdupq_n_u32(0x03020100)));
+}
+
+OP uint8x16_t f32_add_index(uint8x16_t index, int n)
+{
+    return vaddq_u8(index, vdupq_n_u8((uint8_t)(4 * n)));
+}
+
+OP f32x4 f32_permute(f32x4 v, uint8x16_t index)
+{
+    return vreinterpretq_f32_u8(vqtbl1q_u8(vreinterpretq_u8_f32(v), index));
+}
+
+#endif
 
 #if TD_X86
 

@@ -219,7 +219,7 @@ static void run_as(void (*body)(td_dtype dtype), const td_dtype *dtypes, int cou
     for (int isa = TD_ISA_PORTABLE; isa <= (int)td_isa_detect(); isa++) {
         td_isa_force((td_isa)isa);
         for (int d = 0; d < count; d++) {
-            if (isa > TD_ISA_AVX512 && dtypes[d] != TD_BF16) {
+            if (isa > TD_ISA_VECTORS && dtypes[d] != TD_BF16) {
                 continue; /* the levels above differ in bf16 alone */
             }
             uint64_t first = 0;

@@ -44,7 +44,7 @@ static td_tensor *by_columns(int64_t rows, int64_t columns, td_dtype dtype, uint
  * their tests, are used after a conversion, and a few cases are enough. */
 static bool multiplies_bf16(void)
 {
-    return td_isa_current() >= TD_ISA_AVX512_BF16;
+    return td_isa_current() > TD_ISA_VECTORS;
 }
 
 static void product_as(const mix *t, int64_t m, int64_t n, int64_t d)
