@@ -28,6 +28,7 @@ trace() { # trace STEPS NAME: the lines of a trace; NAME is that of the kernel i
                 span(0, "forward", at + 50, 200, "conv2d layer1 (Conv2d)")
                 span(0, "backward", at + 250, 300, "conv2d_grad " name)
                 span(0, "optimizer", at + 550, 100, "sgd optimizer")
+                span(0, "forward", at + 1060, 35, "conv2d evaluation") # between two steps
                 span(272, "message", at + 550, 300, "bucket 0", ",\"args\":{\"bytes\":3145728}")
                 span(0, "span", at + 850, 100, "wait for buckets")
                 printf ",{\"ph\":\"C\",\"pid\":%d,\"tid\":0,\"ts\":%d,\"name\":\"memory\",\"args\":{\"step\":2097152}}\n", \
@@ -72,6 +73,7 @@ says 'the rest' '^between kernels 0\.100 9\.5$'
 says 'data' '^waiting for data 0\.050 4\.8$'
 says 'what kernels hide' '^communication hidden by kernels 0\.100$'
 says 'a kernel' '^conv2d_grad backward 1 0\.300 50$'
+says 'kernels outside of steps do not count' '^conv2d forward 1 0\.200 33\.3$'
 says 'a message and its bytes' '^bucket 0 message 1 0\.300 3\.000 10\.5$'
 says 'bytes in the figure' 'bucket 0: 3 MiB in 0\.3 ms'
 says 'memory in the figure' 'up to 2 MiB'

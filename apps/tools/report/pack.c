@@ -12,7 +12,7 @@
 
 #include <math.h>
 
-enum { MOST_EVENTS = 100000, FIRST_STEPS = 3, MEMORY_PARTS = 8 };
+enum { MOST_EVENTS = 70000, FIRST_STEPS = 3, MEMORY_PARTS = 8 };
 
 typedef struct packing {
     FILE *out;

@@ -302,7 +302,7 @@ static td_status put_trace(FILE *out, const report_run *run)
 
 /* ---- the page ---- */
 
-static td_status put_page(FILE *out, const report_run *runs, int count)
+td_status report_page(FILE *out, const report_run *runs, int count)
 {
     put_part(out, "head");
     report_html(out, "<title>", runs->path, count > 1 ? " and others</title>\n" : "</title>\n");
@@ -344,7 +344,7 @@ td_status report_write(const char *path, char *const *paths, int count)
     char *name = NULL;
     FILE *out = status == TD_OK ? td_temporary_file(path, &name) : NULL;
     if (out != NULL) {
-        status = put_page(out, runs, count);
+        status = report_page(out, runs, count);
         td_status ended = td_temporary_end(out, name, path, 0, status == TD_OK);
         status = status != TD_OK ? status : ended;
     } else if (status == TD_OK) {

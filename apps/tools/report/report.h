@@ -135,7 +135,8 @@ void report_stack(FILE *out, const report_trace *trace); /* the shares of each s
 /* A trace for the page's script. */
 void report_pack(FILE *out, const report_trace *trace);
 
-/* Writes the page of these runs. TD_E_IO, TD_E_FORMAT, TD_E_NOMEM. */
+td_status report_page(FILE *out, const report_run *runs, int count);
+/* Reads the runs and writes their page. TD_E_IO, TD_E_FORMAT, TD_E_NOMEM. */
 td_status report_write(const char *path, char *const *runs, int count);
 
 #endif

@@ -178,23 +178,36 @@ static int *kernels_of(const report_trace *t)
     return kernels;
 }
 
+/* Whether the first rank's event counts: it begins in a step, and not in the first one. `step` has
+ * the latest step that began before the events so far. A trace without steps counts as one. */
+static bool row_counts(const report_trace *t, const report_event *e, int *step)
+{
+    while (*step + 1 < t->step_count && e->begin >= t->steps[*step + 1].begin) {
+        ++*step;
+    }
+    const report_step *s = &t->steps[*step];
+    return e->kind <= REPORT_MESSAGE &&
+           (t->step_count == 0 ||
+            (*step >= report_first_step(t) && e->begin >= s->begin && e->begin < s->end));
+}
+
 td_status report_rows(const report_trace *t, report_row **rows, int *count)
 {
     int all = t->name_count * REPORT_KINDS, *kernels = kernels_of(t);
-    double begin = t->step_count > 0 ? t->steps[report_first_step(t)].begin : 0;
-    double end = t->step_count > 0 ? t->steps[t->step_count - 1].end : t->end;
     *rows = calloc((size_t)all, sizeof **rows);
     if (*rows == NULL || kernels == NULL) {
         free(kernels);
         return td_fail(TD_E_NOMEM, "no memory for a table of kernels");
     }
-    for (const report_event *e = t->lanes->first; e < t->events + t->count; e++) {
-        if (e->rank == t->lanes->first->rank && e->kind <= REPORT_MESSAGE && e->begin >= begin &&
-            e->begin < end) {
-            int name = e->kind < REPORT_MESSAGE ? kernels[e->name] : e->name;
-            report_row *row = &(*rows)[name * REPORT_KINDS + (int)e->kind];
-            *row = (report_row){ name, e->kind, row->calls + 1, row->bytes + e->bytes,
-                                 row->time + e->end - e->begin };
+    for (const report_lane *l = t->lanes; l < t->lanes + t->lane_count && l->rank == 0; l++) {
+        int step = 0;
+        for (const report_event *e = l->first; e < l->end; e++) {
+            if (row_counts(t, e, &step)) {
+                int name = e->kind < REPORT_MESSAGE ? kernels[e->name] : e->name;
+                report_row *row = &(*rows)[name * REPORT_KINDS + (int)e->kind];
+                *row = (report_row){ name, e->kind, row->calls + 1, row->bytes + e->bytes,
+                                     row->time + e->end - e->begin };
+            }
         }
     }
     *count = 0;
