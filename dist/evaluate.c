@@ -13,17 +13,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-td_status td_broadcast_buffers(td_module *net)
+static td_status broadcast_buffers(td_module *net, td_group *group)
 {
     td_status status = TD_OK;
     td_state_list list = td_module_state(net);
     for (int i = 0; i < list.count && status == TD_OK; i++) {
         if (list.items[i].buffer) {
-            status = td_broadcast(NULL, list.items[i].tensor, 0, NULL);
+            status = td_broadcast(group, list.items[i].tensor, 0, NULL);
         }
     }
     td_state_list_free(&list);
     return list.count < 0 ? TD_E_NOMEM : status;
+}
+
+td_status td_broadcast_buffers(td_module *net)
+{
+    return broadcast_buffers(net, NULL);
 }
 
 /* What td_evaluate measures without .measure. Tokens' logits are a classifier's, row by row. */
@@ -113,9 +118,8 @@ static double hash_parameters(const td_module *net)
 enum { LOSS, SEEN, FAILED, LENGTH, HASH, SUMS, NUMBERS = SUMS + TD_SUMS };
 
 /* What several ranks forget most easily gives no error, only wrong numbers. */
-static void warn_of_mistakes(const double *mine, const double *sums, td_site at)
+static void warn_of_mistakes(const double *mine, const double *sums, int ranks, td_site at)
 {
-    int ranks = td_dist_world_size();
     if (fabs(sums[HASH] - mine[HASH] * ranks) > 0) {
         fprintf(stderr,
                 "tandem: warning: %s:%d: td_evaluate: the parameters differ between ranks, so each "
@@ -134,9 +138,11 @@ static void warn_of_mistakes(const double *mine, const double *sums, td_site at)
 
 /* A rank that has failed comes here, too, or the others would wait for it. What surrounds the model
  * (DDP) keeps the parameters of all ranks equal, and may keep them in parts. */
-static td_status add_ranks(const td_module *net, const td_dataset *dataset, td_evaluation *e,
-                           td_site at)
+static td_status add_ranks(const td_evaluate_options *o, td_evaluation *e, td_site at)
 {
+    const td_module *net = o->net;
+    const td_dataset *dataset = td_loader_dataset(o->loader);
+    td_group *group = o->group != NULL ? o->group : td_dist_world();
     int64_t targets = td_dataset_targets(dataset);
     double mine[NUMBERS] = { [LOSS] = e->loss,
                              [SEEN] = (double)(e->seen / targets), /* samples */
@@ -146,7 +152,7 @@ static td_status add_ranks(const td_module *net, const td_dataset *dataset, td_e
     double sums[NUMBERS];
     memcpy(mine + SUMS, e->sums, sizeof e->sums);
     memcpy(sums, mine, sizeof sums);
-    td_status own = e->status, reduced = td_all_reduce_numbers(NULL, sums, NUMBERS);
+    td_status own = e->status, reduced = td_all_reduce_numbers(group, sums, NUMBERS);
     if (reduced == TD_OK) {
         e->loss = sums[LOSS];
         e->seen = (int64_t)sums[SEEN] * targets;
@@ -159,7 +165,7 @@ static td_status add_ranks(const td_module *net, const td_dataset *dataset, td_e
                        sums[FAILED]);
     }
     if (td_dist_rank() == 0) {
-        warn_of_mistakes(mine, sums, at);
+        warn_of_mistakes(mine, sums, td_group_size(group), at);
     }
     return TD_OK;
 }
@@ -191,7 +197,7 @@ td_evaluation td_evaluate_at(td_evaluate_options o, td_site at)
                "td_evaluate: call it outside of a step (TD_STEP): each of its batches is a step");
     td_evaluation e = { .status = TD_OK };
     if (td_dist_is_initialized()) {
-        e.status = td_broadcast_buffers(o.net);
+        e.status = broadcast_buffers(o.net, o.group);
     }
     if (e.status == TD_OK) { /* ranks may have different numbers of batches */
         e.status = td_module_gather(o.net, true);
@@ -200,7 +206,7 @@ td_evaluation td_evaluate_at(td_evaluate_options o, td_site at)
         run_batches(&o, &e, at);
     }
     if (td_dist_is_initialized()) {
-        e.status = add_ranks(o.net, td_loader_dataset(o.loader), &e, at);
+        e.status = add_ranks(&o, &e, at);
     }
     td_module_gather(o.net, false);
     e = means_of(&e);

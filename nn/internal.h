@@ -20,6 +20,7 @@ typedef struct td_module_node {
     bool recompute;                   /* td_recompute */
     bool failed;                      /* something could not be added: td_module_finish gives up */
     td_params *params;                /* of the top of a model; made by td_parameters */
+    const struct td_staging *staging; /* of the top; NULL: all its parameters are here */
     const struct td_slicing *slicing; /* of the top; NULL: no rank has only slices of tensors */
     const td_around *around;          /* the outermost; NULL: none */
     /* What td_model made the model with. */

@@ -150,6 +150,7 @@ static td_params *make_params(const td_module *m, td_state_list *list, bool trai
     p->left = calloc(room, sizeof(td_tensor *));
     p->trained_only = trained_only;
     p->slicing = td_node_of(m)->slicing;
+    p->staging = td_node_of(m)->staging;
     td_tensor **values = calloc(room, sizeof(td_tensor *));
     bool made = p->items != NULL && p->order != NULL && p->grads != NULL && p->left != NULL &&
                 values != NULL;

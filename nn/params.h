@@ -98,6 +98,29 @@ const struct td_slicing *td_params_slicing(const td_params *params);
 /* The length of the flat space. */
 int64_t td_params_length(const td_params *params);
 
+/* Ranks that each have some of the model's parameters: stages (dist/pipeline/). */
+typedef struct td_staging {
+    int rank, ranks, count;
+    td_tensor **tensors; /* the model's parameters and buffers, each once, in the order of
+                            registration; those of other stages have no memory here */
+    int *owners;         /* the first rank that has each: it counts and saves it */
+    double *numbers;     /* count: room for a number for each */
+    td_status (*sum)(double *numbers, int count, void *user); /* over the ranks */
+    td_status (*broadcast)(td_tensor *t, int from, void *user);
+    td_status (*agree)(td_status mine, void *user); /* TD_OK if it is that on all ranks */
+    void *user;
+} td_staging;
+const td_staging *td_params_staging(const td_params *params); /* NULL: there is one stage */
+/* Which of staging's tensors t is; -1: none. */
+static inline int td_staging_place(const td_staging *staging, const td_tensor *t)
+{
+    int i = staging->count - 1;
+    while (i >= 0 && staging->tensors[i] != t) {
+        i--;
+    }
+    return i;
+}
+
 /* State of this rank's window, zeroed; of all parameters if no ranks share it. dtype: the
  * parameters', or TD_BF16 or TD_U8, packed (tensor/kernels/packed.h) next to f32. */
 td_tensor *td_params_new_window(td_params *params, td_dtype dtype);
@@ -123,8 +146,8 @@ td_tensor *td_params_grad_here(const td_params *params, int i, td_tensor *part);
 /* Call it before and after you write values outside of td_optim_step. Waits for all ranks if they
  * read each other's values in place. */
 void td_params_meet(const td_params *params);
-/* Whether a rank has its window of the gradients alone: then td_params_sum adds numbers over all
- * ranks, with peers' user; otherwise they stay. */
+/* Whether a rank has its window of the gradients alone, or some stages of the model: then
+ * td_params_sum adds numbers over all ranks; otherwise they stay. */
 bool td_params_sums(const td_params *params);
 void td_params_sum(const td_params *params, double *numbers, int count);
 /* The rank whose window has the whole of parameter i; -1: it lies in several windows. */

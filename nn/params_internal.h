@@ -28,6 +28,7 @@ struct td_params {
     int extra_count;
     td_params_peers peers;
     td_params_training training;
+    const td_staging *staging;        /* NULL: there is one stage */
     const struct td_slicing *slicing; /* nn/shared/slices.h; NULL: there are no slices */
     bool deferred;                    /* there is no memory yet: td_params_spread makes it */
     bool freed;                       /* with its model */

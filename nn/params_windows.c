@@ -64,17 +64,26 @@ td_tensor *td_params_grad_here(const td_params *params, int i, td_tensor *part)
     return here.count > 0 ? part : NULL;
 }
 
+const td_staging *td_params_staging(const td_params *params)
+{
+    return params->staging;
+}
+
 bool td_params_sums(const td_params *params)
 {
     const td_params_peers *peers = td_params_peers_of(params);
-    return peers != NULL && peers->own_grads;
+    return params->staging != NULL || (peers != NULL && peers->own_grads);
 }
 
 void td_params_sum(const td_params *params, double *numbers, int count)
 {
-    if (td_params_sums(params)) {
-        params->peers.sum(numbers, count, params->peers.user);
+    const td_staging *stages = params->staging;
+    const td_params_peers *peers = td_params_peers_of(params);
+    if (peers != NULL && peers->own_grads) {
+        peers->sum(numbers, count, peers->user);
     }
+    TD_REQUIRE(stages == NULL || stages->sum(numbers, count, stages->user) == TD_OK, TD_NOWHERE,
+               "a sum over a pipeline's stages: %s", td_last_error());
 }
 
 int td_params_owner(const td_params *params, int i)

@@ -204,11 +204,20 @@ static td_status cut_draw(td_tensor *t)
     return room ? TD_OK : TD_E_NOMEM;
 }
 
-/* One parameter of the model. Parameters are counted once where they have several names. */
+/* One tensor of the model. */
 static td_status cut_place(td_pipe *p, const td_named_tensor *item, unsigned char *has)
 {
     td_tensor *t = item->tensor;
-    int owners = cut_owners(p, t, has);
+    td_staging *all = &p->staging;
+    int owners = cut_owners(p, t, has), first = 0;
+    while (owners > 0 && !has[first]) {
+        first++;
+    }
+    all->tensors[all->count] = t;
+    all->owners[all->count++] = first;
+    if (item->buffer) {
+        return TD_OK;
+    }
     if (owners == 0) {
         return td_fail(TD_E_ARG, "td_pipeline: no link of the model's chain uses '%s'", item->name);
     }
@@ -223,16 +232,6 @@ static td_status cut_place(td_pipe *p, const td_named_tensor *item, unsigned cha
     return td_draw_of(t) != NULL ? cut_draw(t) : TD_OK;
 }
 
-static bool cut_first_mention(const td_state_list *list, int i)
-{
-    for (int j = 0; j < i; j++) {
-        if (list->items[j].tensor == list->items[i].tensor) {
-            return false;
-        }
-    }
-    return !list->items[i].buffer;
-}
-
 static td_status cut_place_all(td_pipe *p)
 {
     td_state_list list = td_module_state(p->model);
@@ -240,11 +239,16 @@ static td_status cut_place_all(td_pipe *p)
     unsigned char *has = calloc(ranks, 1);
     p->shared = calloc(count, sizeof(td_tensor *));
     p->sharers = calloc(count, ranks);
-    td_status status = list.count < 0 || has == NULL || p->shared == NULL || p->sharers == NULL
-                           ? td_fail(TD_E_NOMEM, "td_pipeline: no memory for lists of parameters")
-                           : TD_OK;
+    p->staging.tensors = calloc(count, sizeof(td_tensor *));
+    p->staging.owners = calloc(count, sizeof(int));
+    p->staging.numbers = calloc(count, sizeof(double));
+    bool room = list.count >= 0 && has != NULL && p->shared != NULL && p->sharers != NULL &&
+                p->staging.tensors != NULL && p->staging.owners != NULL &&
+                p->staging.numbers != NULL;
+    td_status status =
+        room ? TD_OK : td_fail(TD_E_NOMEM, "td_pipeline: no memory for lists of parameters");
     for (int i = 0; i < list.count && status == TD_OK; i++) {
-        if (cut_first_mention(&list, i)) {
+        if (td_staging_place(&p->staging, list.items[i].tensor) < 0) { /* not under another name */
             status = cut_place(p, &list.items[i], has);
         }
     }

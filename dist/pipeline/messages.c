@@ -258,6 +258,47 @@ td_status td_pipe_end_messages(td_pipe *p)
     return status;
 }
 
+/* ---- weights on several stages ---- */
+
+/* Adds what the ranks that have a shared weight have as its gradient, in the order of ranks. */
+static td_status share_gradient(const td_pipe *p, int i)
+{
+    const unsigned char *has = p->sharers + (size_t)i * (size_t)p->plan.ranks;
+    td_tensor *mine = td_grad_buffer(p->shared[i]), *sum = td_clone(mine), *theirs = td_clone(mine);
+    td_status status = sum != NULL && theirs != NULL ? TD_OK : TD_E_NOMEM;
+    bool first = true;
+    for (int r = 0; r < p->plan.ranks && status == TD_OK; r++) {
+        td_work *work = NULL;
+        if (has[r] && r != p->rank) { /* both at once: they do not wait for each other */
+            status = td_send_named(p->group, mine, r, "shared", &work);
+            if (status == TD_OK) {
+                status = td_recv_named(p->group, theirs, r, "shared", NULL);
+                td_status sent = td_work_wait(work, 0);
+                status = status == TD_OK ? sent : status;
+            }
+        }
+        if (has[r] && status == TD_OK) {
+            const td_tensor *part = r == p->rank ? mine : theirs;
+            (void)(first ? td_copy_(sum, part) : td_add_(sum, part));
+            first = false;
+        }
+    }
+    if (status == TD_OK) {
+        td_copy_(mine, sum);
+    }
+    td_free(sum);
+    td_free(theirs);
+    return status;
+}
+
+td_status td_pipe_share_gradients(const td_pipe *p)
+{
+    for (int i = 0; i < p->shared_count; i++) {
+        TD_TRY(share_gradient(p, i));
+    }
+    return TD_OK;
+}
+
 /* ---- a forward alone ---- */
 
 /* The tensor of rank `from` on rank `to` (-1: on all), of the step; t: on the sender. */

@@ -11,7 +11,7 @@
 #include "dist/comm/mesh.h"
 #include "dist/ddp/ddp.h"
 #include "nn/around.h"
-#include "nn/params.h"
+#include "nn/shared/shared.h"
 #include "tensor/clock.h"
 #include "tensor/extend.h"
 #include "tensor/storage.h"
@@ -188,39 +188,6 @@ static td_status step_run(pipe_step *s, td_action a, bool first)
     return TD_OK;
 }
 
-/* ---- weights on several stages ---- */
-
-/* Adds what the ranks that have a shared weight have as its gradient, in the order of ranks. */
-static td_status share_gradient(const td_pipe *p, int i)
-{
-    const unsigned char *has = p->sharers + (size_t)i * (size_t)p->plan.ranks;
-    td_tensor *mine = td_grad_buffer(p->shared[i]), *sum = td_clone(mine), *theirs = td_clone(mine);
-    td_status status = sum != NULL && theirs != NULL ? TD_OK : TD_E_NOMEM;
-    bool first = true;
-    for (int r = 0; r < p->plan.ranks && status == TD_OK; r++) {
-        td_work *work = NULL;
-        if (has[r] && r != p->rank) { /* both at once: they do not wait for each other */
-            status = td_send_named(p->group, mine, r, "shared", &work);
-            if (status == TD_OK) {
-                status = td_recv_named(p->group, theirs, r, "shared", NULL);
-                td_status sent = td_work_wait(work, 0);
-                status = status == TD_OK ? sent : status;
-            }
-        }
-        if (has[r] && status == TD_OK) {
-            const td_tensor *part = r == p->rank ? mine : theirs;
-            (void)(first ? td_copy_(sum, part) : td_add_(sum, part));
-            first = false;
-        }
-    }
-    if (status == TD_OK) {
-        td_copy_(mine, sum);
-    }
-    td_free(sum);
-    td_free(theirs);
-    return status;
-}
-
 /* ---- the whole step ---- */
 
 static td_status step_check(pipe_step *s)
@@ -237,14 +204,12 @@ static td_status step_check(pipe_step *s)
     }
     if (s->ddp != NULL && s->ddp->reducer.always && (!s->overlaps || p->plan.kind == TD_PLAN_ZB)) {
         return td_fail(TD_E_UNSUPPORTED,
-                       "td_pipeline_step: td_zero(2) and td_zero(3) exchange gradients in each "
-                       "backward, when %s: take td_zero(1), or %s",
-                       p->plan.kind == TD_PLAN_ZB ? "weights still wait for theirs"
-                       : p->plan.chunks > 1       ? "other stages of the rank have not run"
-                                                  : "a weight that stages share lacks a part",
-                       p->plan.kind == TD_PLAN_ZB || p->plan.chunks > 1
-                           ? "1f1b"
-                           : "weights of their own (a GPT's untied)");
+                       "td_pipeline_step: td_zero(2) and td_zero(3) over replicas (rep above 1) "
+                       "exchange gradients in each backward, before %s: take td_zero(1), or %s",
+                       p->shared_count > 0 ? "the other stage's part of a shared weight is there"
+                       : p->plan.kind == TD_PLAN_ZB ? "weights have theirs"
+                                                    : "the rank's other stages have run",
+                       p->shared_count > 0 ? "a model without shared weights" : "1f1b");
     }
     if (!td_shape_equal(td_shape_of(o->x), p->batch)) {
         for (int c = 0; c < p->plan.chunks; c++) {
@@ -264,10 +229,7 @@ static td_status step_actions(pipe_step *s)
         TD_TRY(step_run(s, p->actions[i], i == 0));
         p->spans[i] = (td_span){ p->arrived, td_clock() };
     }
-    for (int i = 0; i < p->shared_count; i++) {
-        TD_TRY(share_gradient(p, i));
-    }
-    return TD_OK;
+    return td_pipe_share_gradients(p);
 }
 
 /* Gradients that could not be exchanged while backward ran. */
@@ -343,6 +305,21 @@ td_pipeline_result td_pipeline_step_at(td_pipeline_step_options o, td_site at)
 
 /* ---- beginning and end ---- */
 
+static td_status stages_sum(double *numbers, int count, void *user)
+{
+    return td_all_reduce_numbers(user, numbers, count);
+}
+
+static td_status stages_broadcast(td_tensor *t, int from, void *user)
+{
+    return td_broadcast(user, t, from, NULL);
+}
+
+static td_status stages_agree(td_status mine, void *user)
+{
+    return td_group_agree(user, mine);
+}
+
 static void pipe_free_chunk(td_pipe_chunk *c)
 {
     for (int k = 0; c->slots != NULL && k < c->count; k++) {
@@ -373,6 +350,10 @@ static void pipeline_free(void *user)
     free(p->streams);
     free(p->shared);
     free(p->sharers);
+    td_module_set_staging(p->model, NULL);
+    free(p->staging.tensors);
+    free(p->staging.owners);
+    free(p->staging.numbers);
     free(p);
 }
 
@@ -415,18 +396,27 @@ static td_status pipe_make(td_pipe *p, const td_pipeline_options *o)
     int ranks = td_group_size(p->group);
     p->rank = td_group_rank(p->group);
     TD_TRY(td_plan_read(o->schedule, ranks, o->micro != 0 ? o->micro : 2 * ranks, &p->plan));
+    p->staging = (td_staging){ .rank = p->rank,
+                               .ranks = ranks,
+                               .sum = stages_sum,
+                               .broadcast = stages_broadcast,
+                               .agree = stages_agree,
+                               .user = p->group };
     TD_TRY(pipe_make_lists(p));
-    return td_pipe_cut(p, o->cut);
+    TD_TRY(td_pipe_cut(p, o->cut));
+    td_module_set_staging(p->model, &p->staging);
+    return TD_OK;
 }
 
 /* Ranks with other options would wait for messages that nothing sends. */
 static td_status pipe_compare(const td_pipe *p)
 {
-    enum { NUMBERS = 5 };
-    double mine[NUMBERS] = { p->plan.kind, p->plan.chunks, p->plan.micro, p->link_count },
-           all[NUMBERS];
+    enum { NUMBERS = 6 };
+    double mine[NUMBERS] = { p->plan.kind, p->plan.chunks, p->plan.micro, p->link_count,
+                             (double)td_parameter_count(p->model) };
+    double all[NUMBERS];
     for (int s = 1; s < td_pipe_stages(p); s++) {
-        mine[4] += (double)p->cuts[s] * s;
+        mine[5] += (double)p->cuts[s] * s;
     }
     memcpy(all, mine, sizeof all);
     TD_TRY(td_all_reduce_numbers(p->group, all, NUMBERS));

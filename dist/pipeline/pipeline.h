@@ -44,9 +44,9 @@ typedef struct td_pipeline_options {
  * made under td_defer_init(true) never has memory for them. (Buffers stay everywhere.) A weight
  * that two stages share, as a GPT's embedding, is on both, and td_pipeline_step adds its gradients.
  *
- * The mean over data-parallel ranks: td_ddp(net, .mesh = mesh) afterwards. Not with every strategy:
- * td_zero(2) and td_zero(3) reduce in each backward, so td_pipeline_step refuses them together with
- * interleaved and zb, and where stages share a weight.
+ * The mean over data-parallel ranks: td_ddp(net, .mesh = mesh) afterwards, also with td_zero. Over
+ * replicas (rep above 1) td_zero(2) and td_zero(3) exchange gradients in each backward;
+ * td_pipeline_step refuses them then with interleaved and zb, and where stages share a weight.
  *
  * NULL with td_last_error() on every rank, and the model is freed: no chain, fewer links than
  * stages, options out of range. */

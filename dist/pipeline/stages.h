@@ -6,6 +6,7 @@
 #include "dist/pipeline/pipeline.h"
 #include "dist/pipeline/schedule.h"
 #include "nn/module.h"
+#include "nn/params.h"
 
 /* A place for one micro-batch. */
 typedef struct td_pipe_slot {
@@ -50,7 +51,8 @@ typedef struct td_pipe {
     td_tensor **shared;      /* weights that other stages have, too, in the order of the model */
     unsigned char *sharers;  /* [shared][ranks]: whether a rank has it */
     int shared_count;
-    int now; /* the chunk that td_forward runs */
+    td_staging staging; /* for clipping and checkpoints */
+    int now;            /* the chunk that td_forward runs */
     bool stepping;
     td_shape batch; /* of the last step's x */
 } td_pipe;
@@ -69,6 +71,7 @@ td_status td_pipe_need(td_pipe *p, td_action what, int from);
 td_status td_pipe_send(td_pipe *p, td_action a, td_tensor *y, int to);
 td_status td_pipe_send_gradient(td_pipe *p, td_action a, int to);
 td_status td_pipe_end_messages(td_pipe *p);
+td_status td_pipe_share_gradients(const td_pipe *p);
 td_status td_pipe_evaluate(td_pipe *p, td_tensor *x, td_tensor *second, td_site at, td_tensor **y);
 
 static inline int td_pipe_stages(const td_pipe *p)

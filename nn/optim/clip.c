@@ -7,6 +7,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Goes over the gradients of which this rank has something, in the order of registration, so that
  * the layout in memory does not change a sum. */
@@ -33,23 +34,43 @@ static void scale_all(const td_params *params, double scale)
     }
 }
 
+/* Where the number of the gradient that clip_next has given belongs; NULL: another stage of a
+ * pipeline counts it, which has the same weight. Over stages each tensor has a number of its own,
+ * so that the numbers are added in the order of the whole model. */
+static double *clip_place(const clip_walk *w, double *sum)
+{
+    const td_staging *stages = td_params_staging(w->params);
+    if (stages == NULL) {
+        return sum;
+    }
+    int place = td_staging_place(stages, td_params_get(w->params, w->next - 1)->tensor);
+    return stages->owners[place] == stages->rank ? &stages->numbers[place] : NULL;
+}
+
 /* `of` of all gradients of all ranks. */
 static double sum_of_all(const td_params *params, td_part_sum of, double p)
 {
     const td_params_training *training = td_params_training_of(params);
     const td_slicing *slicing = td_params_slicing(params);
-    if (training->sum_parts != NULL && slicing == NULL) {
+    const td_staging *stages = td_params_staging(params);
+    if (training->sum_parts != NULL && slicing == NULL && stages == NULL) {
         return training->sum_parts(params, of, p);
     }
-    double sum = 0.0;
+    double one = 0.0, sum = 0.0, *numbers = stages != NULL ? stages->numbers : &one, *to;
+    int count = stages != NULL ? stages->count : 1;
+    memset(numbers, 0, (size_t)count * sizeof *numbers);
     clip_walk w = { .params = params };
     for (td_tensor *g; (g = clip_next(&w)) != NULL;) {
         const td_tensor *leaf = td_params_get(params, w.next - 1)->tensor;
-        if (slicing == NULL || !slicing->type->add(slicing, leaf, g, of, p)) {
-            sum += of(g, p);
+        to = clip_place(&w, &one);
+        if (to != NULL && (slicing == NULL || !slicing->type->add(slicing, leaf, g, of, p))) {
+            *to += of(g, p);
         }
     }
-    td_params_sum(params, &sum, 1);
+    td_params_sum(params, numbers, count);
+    for (int i = 0; i < count; i++) {
+        sum += numbers[i];
+    }
     if (slicing != NULL) {
         td_params_sum(params, slicing->sums, slicing->slices);
         sum += slicing->type->total(slicing);
@@ -127,11 +148,14 @@ static double largest_of_ranks(const td_params *params, double mine, td_site at)
         return mine;
     }
     const td_params_peers *peers = td_params_peers_of(params);
-    double *all = calloc((size_t)peers->count, sizeof *all);
+    const td_staging *stages = td_params_staging(params);
+    int ranks = peers != NULL && peers->own_grads ? peers->count : 1;
+    int count = ranks * (stages != NULL ? stages->ranks : 1);
+    double *all = calloc((size_t)count, sizeof *all);
     TD_REQUIRE(all != NULL, at, "td_clip_grad_norm: no memory for a norm");
-    all[peers->rank] = mine;
-    td_params_sum(params, all, peers->count);
-    for (int r = 0; r < peers->count; r++) {
+    all[(stages != NULL ? stages->rank : 0) * ranks + (ranks > 1 ? peers->rank : 0)] = mine;
+    td_params_sum(params, all, count);
+    for (int r = 0; r < count; r++) {
         mine = larger(mine, all[r]);
     }
     free(all);

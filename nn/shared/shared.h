@@ -5,6 +5,10 @@
 
 #include "nn/params.h"
 
+/* Tells a model's checkpoints and optimizers; `staging` stays the caller's. NULL: all of the
+ * model's parameters are here. */
+void td_module_set_staging(td_module *model, const td_staging *staging);
+
 /* `begin` of a parameter is the parameter's place in the flat space. The flat space is cut into
  * stretches (one, or one for each unit of the model), and each stretch into one piece for each
  * rank, all of one length. The pieces of a rank together are its window. Three ranks and two

@@ -1,7 +1,16 @@
 /* Windows: which part of each parameter this rank's optimizer changes, where ranks share its state.
  */
+#include "nn/internal.h"
 #include "nn/params_internal.h"
 #include "nn/shared/shared.h"
+
+void td_module_set_staging(td_module *model, const td_staging *staging)
+{
+    td_node_of(model)->staging = staging;
+    if (td_node_of(model)->params != NULL) {
+        td_node_of(model)->params->staging = staging;
+    }
+}
 
 /* The stretch in which an element lies. */
 static void find_stretch(const td_params *params, int64_t element, int64_t *from, int64_t *to)
