@@ -192,7 +192,7 @@ $(B)/%.o: %.c $(FLAGS)
 FAST  := tensor/cpu/% tensor/cuda/% dist/sync_bn/% tests/% tensor/random.c tensor/access.c examples/speedrun/whitening.c \
          data/augment.c data/images_memory.c data/images/bitmap_jpeg.c data/images/jitter.c data/images/resample.c \
          dist/comm/engines/reduce_math.c dist/comm/engines/p2p/reduce.c dist/ddp/extra/codec_half.c \
-         dist/ddp/extra/codec_powersgd.c
+         dist/ddp/extra/codec_powersgd.c nn/io/fingerprint.c
 SMALL := nn/io/% nn/models/% data/download/% dist/comm/launch/% dist/comm/store/% apps/% nn/extra/summary.c \
          data/wine.c data/csv.c data/cifar_files.c data/images/folder.c data/images/folder_list.c \
          data/images/folder_split.c dist/comm/queue.c dist/comm/watchdog.c dist/comm/report.c
@@ -202,7 +202,7 @@ BUILT := $(LIB_SRC) $(COMMON) $(APP_SRC)
 $(B)/tensor/cpu/ops_loops_f64.o $(B)/tensor/cpu/ops_loops_f64_avx2.o: ALL_CFLAGS += -O2
 ifneq ($(filter -O3,$(OPTIMIZE)),)
 $(call objects,$(filter-out $(FAST) $(SMALL),$(BUILT))): ALL_CFLAGS += -O2
-$(call objects,$(filter $(SMALL),$(BUILT))): ALL_CFLAGS += -Os
+$(call objects,$(filter-out $(FAST),$(filter $(SMALL),$(BUILT)))): ALL_CFLAGS += -Os
 $(B)/tensor/cpu/ops_loops_avx2.o $(B)/tensor/cpu/ops_loops_avx512_bf16.o: ALL_CFLAGS += $(TD_SHORT_LOOPS)
 $(B)/tensor/cpu/gemm_kernels.o $(B)/tensor/cpu/bf16_neon.o: ALL_CFLAGS += $(TD_LOOPS_ONCE)
 ifneq ($(TD_FOR_X86),)
@@ -392,7 +392,7 @@ PUBLIC  := tandem.h tensor/extend.h tensor/f16.h tensor/part.h tensor/extra/dlpa
            data/inspect.h data/text/tokenizer.h
 headers = $(sort $(filter %.h %.def,$(shell $(CC) -I. -MM $(PUBLIC))))
 TO       = $(DESTDIR)$(PREFIX)
-TOOLS   := tdrun train_net test_net predict gpt tokenize plot_runs report cifar_resnet18
+TOOLS   := tdrun train_net test_net predict gpt tokenize compare plot_runs report cifar_resnet18
 install: lib $(addprefix $(B)/apps/,$(TOOLS)) ## libraries, headers, tandem.pc and programs into $(PREFIX); DESTDIR=...
 	@install -d "$(TO)/lib/pkgconfig" "$(TO)/bin"
 	install -m 644 $(LIB) "$(TO)/lib"

@@ -9,7 +9,8 @@
  *   own operations and modules    autograd/tape.h, tensor/extend.h, nn/module.h, nn/around.h (a
  *                                 function that runs before and after a module's forward)
  *   gradients: hooks, checks      autograd/hooks.h, autograd/gradcheck.h
- *   files, other frameworks       nn/io/safetensors.h, nn/onnx/onnx.h, tensor/extra/dlpack.h
+ *   files, other frameworks       nn/io/safetensors.h, nn/io/fingerprint.h, nn/onnx/onnx.h,
+ *                                 tensor/extra/dlpack.h
  *   datasets and loaders          data/inspect.h, data/text/tokenizer.h
  *   profiles, captured steps      tensor/observe/profile.h, tensor/observe/memory_plan.h,
  *                                 tensor/graph/captured.h, tensor/tune/tune.h

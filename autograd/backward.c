@@ -198,9 +198,7 @@ static void run_node(td_node *node)
         td_context_push(node->op);
         td_context_push("backward");
         node->backward(node, &node->out.grad);
-        if (td_debug_nan()) {
-            td_check_gradients(node);
-        }
+        td_check_gradients(node);
         td_context_pop();
         td_context_pop();
         if (node->module != NULL) {

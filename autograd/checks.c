@@ -49,7 +49,18 @@ void td_check_match(const td_tensor *a, const td_tensor *b, const char *op, td_s
     check_device(a, b, op, at);
 }
 
-/* ---- NaN and infinity ---- */
+/* ---- results: who observes them; NaN and infinity ---- */
+
+static _Thread_local struct {
+    td_result_fn see; /* NULL: none is set */
+    void *user;
+} results;
+
+void td_observe_results(td_result_fn see, void *user)
+{
+    results.see = see;
+    results.user = user;
+}
 
 static atomic_bool debug_nan;
 
@@ -71,7 +82,10 @@ static bool all_finite(const td_tensor *t)
 void td_check_result(const td_tensor *t, td_tensor *const *inputs, int count, const char *op,
                      td_site at)
 {
-    if (all_finite(t)) {
+    if (results.see != NULL) {
+        results.see(&(td_seen_result){ op, td_context_top(), -1, t }, results.user);
+    }
+    if (!td_debug_nan() || all_finite(t)) {
         return;
     }
     char list[512] = "";
@@ -90,7 +104,8 @@ void td_check_result(const td_tensor *t, td_tensor *const *inputs, int count, co
 
 void td_check_gradients(const td_node *node)
 {
-    for (int i = 0; i < node->edge_count; i++) {
+    bool wanted = results.see != NULL || td_debug_nan();
+    for (int i = 0; wanted && i < node->edge_count; i++) {
         const struct td_grad_state *state = node->edges[i].state;
         const td_tensor *gradient = NULL;
         if (state != NULL && state->leaf == NULL) {
@@ -98,7 +113,10 @@ void td_check_gradients(const td_node *node)
         } else if (state != NULL && state->leaf->tensor != NULL) {
             gradient = state->leaf->contributed ? state->leaf->buffer : NULL;
         }
-        if (gradient != NULL && !all_finite(gradient)) {
+        if (gradient != NULL && results.see != NULL) {
+            results.see(&(td_seen_result){ node->op, node->module, i, gradient }, results.user);
+        }
+        if (gradient != NULL && td_debug_nan() && !all_finite(gradient)) {
             td_fatal(node->site,
                      "%s: its backward made NaN or infinity in the gradient %s of input %d (%s); "
                      "the gradient that came in is %s%s",

@@ -100,7 +100,8 @@ void td_node_end(td_node *node);
 /* Releases a step tensor's gradient. */
 void td_drop_gradient(struct td_grad_state *state);
 
-/* td_debug_nan: fails unless all elements of a result are finite. */
+/* Tells who observes results of forward's, and under td_debug_nan fails unless all its elements are
+ * finite. */
 void td_check_result(const td_tensor *t, td_tensor *const *inputs, int count, const char *op,
                      td_site at);
 /* The same for the gradients that a node has just written. */

@@ -203,9 +203,7 @@ td_tensor *td_record(const td_record_args *args, td_site at)
     bool listed = args->input_list != NULL;
     td_tensor *const *inputs = listed ? args->input_list : args->inputs;
     int count = listed ? args->input_count : count_given(args->inputs, TD_MAX_INPUTS);
-    if (td_debug_nan()) {
-        td_check_result(out, inputs, count, args->op, at);
-    }
+    td_check_result(out, inputs, count, args->op, at);
     if (td_operations_observed()) {
         observer.observe(args, at, observer.user);
     }

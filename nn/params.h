@@ -81,7 +81,7 @@ typedef struct td_params_peers {
     void (*gather)(void *user); /* after a step: brings the other ranks' windows of the values;
                                    NULL: nothing is shared, and only checkpoints ask for ranks */
     void (*meet)(void *user); /* waits for all ranks; NULL: none reads another's window in place */
-    void (*sum)(double *numbers, int count, void *user); /* over all ranks; with own_grads */
+    void (*sum)(double *numbers, int count, void *user); /* over all ranks */
     td_status (*broadcast)(td_tensor *t, int from, void *user);
     td_status (*agree)(td_status mine,
                        void *user); /* TD_OK if it is on all ranks, with replicas' */

@@ -2,6 +2,7 @@
 #include "autograd/hooks.h"
 #include "autograd/tape.h"
 #include "nn/internal.h"
+#include "nn/io/fingerprint.h"
 #include "nn/io/records.h"
 #include "nn/module.h"
 #include "nn/optim/optim_internal.h"
@@ -295,15 +296,17 @@ static void load_make_room(td_records *l)
     l->failed = l->failed || l->data == NULL;
 }
 
-/* Fails unless the file has what is asked for. Nothing is changed. */
-static td_status compare(td_records *l)
+/* Fails unless the file has what is asked for. Nothing is changed. first: the one of several ranks
+ * that reads the whole file, to see whether it is as it was saved. */
+static td_status compare(td_records *l, bool first)
 {
     const char *path = l->options->path;
     td_records_list(l);
     load_match(l);
     load_make_room(l);
-    return l->failed ? td_fail(TD_E_NOMEM, "no memory to load '%s'", path)
-                     : report_differences(l, path);
+    TD_TRY(l->failed ? td_fail(TD_E_NOMEM, "no memory to load '%s'", path) : TD_OK);
+    TD_TRY(report_differences(l, path));
+    return first ? td_fingerprint_check(l->file, path) : TD_OK;
 }
 
 td_status td_checkpoint_load_model(const td_checkpoint_options *options, bool averages, td_site at)
@@ -311,11 +314,12 @@ td_status td_checkpoint_load_model(const td_checkpoint_options *options, bool av
     td_records_require(options, "td_checkpoint_load", at);
     const td_params *shared = td_records_shared(options);
     const td_params_peers *peers = shared != NULL ? td_params_peers_of(shared) : NULL;
+    const td_slicing *slicing = td_node_of(options->model)->slicing;
+    bool first = (peers == NULL || peers->rank == 0) && (slicing == NULL || slicing->rank == 0);
     td_safetensors *file = NULL;
     td_status status = td_checkpoint_open(options->path, &file);
     td_records list = { .options = options, .file = file, .averages = averages };
-    const td_slicing *slicing = td_node_of(options->model)->slicing;
-    status = td_records_agree(peers, slicing, status == TD_OK ? compare(&list) : status);
+    status = td_records_agree(peers, slicing, status == TD_OK ? compare(&list, first) : status);
     if (status == TD_OK) {
         status = td_records_agree(peers, slicing, take(&list));
     }

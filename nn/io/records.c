@@ -1,5 +1,6 @@
 /* Lists what a checkpoint holds, in the order of the file. */
 #include "nn/io/records.h"
+#include "nn/io/fingerprint.h"
 
 #include "autograd/hooks.h"
 #include "autograd/tape.h"
@@ -235,6 +236,7 @@ static void list_notes(td_records *l, const td_checkpoint_options *c)
 {
     td_model_record r = td_model_record_of(c->model); /* all zero if another way made the model */
     note(l, TD_KEY_FORMAT, td_format("%d", TD_CHECKPOINT_FORMAT));
+    note(l, TD_KEY_FINGERPRINT, td_format("%016d", 0)); /* until all has been put */
     if (r.arch != NULL) {
         note(l, TD_KEY_ARCH, td_format("%s", r.arch));
         note(l, TD_KEY_CLASSES, td_format("%" PRId64, r.classes));

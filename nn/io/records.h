@@ -112,6 +112,11 @@ typedef struct td_records {
 void td_records_require(const td_checkpoint_options *c, const char *function, td_site at);
 /* The model's parameters if ranks share what is saved or loaded of them; NULL: they do not. */
 const td_params *td_records_shared(const td_checkpoint_options *c);
+/* The parameters of which several ranks have state, so that all of them save; NULL: one rank has
+ * all. */
+const td_params *td_records_together(const td_checkpoint_options *c);
+/* TD_E_UNSUPPORTED: gradients wait for more that no rank has whole. */
+td_status td_records_check_gradients(const td_checkpoint_options *c);
 /* The ranks that train the model; NULL: this one alone. */
 const td_params_peers *td_records_ranks(const td_checkpoint_options *c);
 /* TD_OK if that is the status on all ranks; peers, slicing NULL: there are no others. */

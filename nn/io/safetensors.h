@@ -60,6 +60,8 @@ td_status td_safetensors_plan(const char *path, const td_safetensors_entry *entr
 /* Writes `size` bytes into tensor i's data, `offset` bytes from their beginning. TD_E_IO. */
 td_status td_safetensors_put(td_safetensors_out *out, int i, int64_t offset, const void *bytes,
                              size_t size);
+/* Changes a metadata value of the plan to one of the same length. TD_E_IO. */
+td_status td_safetensors_set(td_safetensors_out *out, const char *key, const char *value);
 /* keep: waits until the disk has the file, and puts it in the target's place. Otherwise the file is
  * removed and the target is unchanged. Frees out; NULL is fine. TD_E_IO. */
 td_status td_safetensors_finish(td_safetensors_out *out, bool keep);

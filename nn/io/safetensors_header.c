@@ -185,6 +185,12 @@ const char *td_safetensors_metadata(const td_safetensors *file, const char *key)
     return found != NULL ? (*found)->valuestring : NULL;
 }
 
+void td_safetensors_text(const td_safetensors *file, int i, const char **key, const char **text)
+{
+    *key = file->texts[i]->string;
+    *text = file->texts[i]->valuestring;
+}
+
 td_status td_safetensors_read_header(td_safetensors *file, const char *text, size_t size)
 {
     TD_TRY(parse_json(file, text, size));

@@ -50,6 +50,9 @@ struct td_safetensors {
  * when it fails is the file's, for td_safetensors_close. */
 td_status td_safetensors_read_header(td_safetensors *file, const char *text, size_t size);
 
+/* The i-th key of the metadata and its value, in the order of the keys. The file owns both. */
+void td_safetensors_text(const td_safetensors *file, int i, const char **key, const char **text);
+
 /* The header's text, malloc'ed. begin[i] becomes the place of entry i's data. */
 td_status td_safetensors_write_header(const td_safetensors_entry *entries, int count,
                                       const td_metadata *metadata, int metadata_count,

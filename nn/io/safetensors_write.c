@@ -13,6 +13,7 @@ struct td_safetensors_out {
     char *path;      /* the target */
     char *temporary; /* the file's name until it is finished */
     FILE *file;
+    char *header;   /* its text */
     int64_t data;   /* where the tensors' data begin */
     int64_t size;   /* of all data */
     int64_t *begin; /* of each tensor's data, counted from the first tensor's */
@@ -41,9 +42,9 @@ static td_status write_at(const td_safetensors_out *out, const void *bytes, size
     return TD_OK;
 }
 
-static td_status begin_file(td_safetensors_out *out, const char *header)
+static td_status begin_file(td_safetensors_out *out)
 {
-    size_t length = strlen(header); /* padded with blanks, so that the data lie aligned */
+    size_t length = strlen(out->header); /* padded with blanks, so that the data lie aligned */
     size_t padding = (8 - length % 8) % 8;
     TD_CHECK(length + padding <= TD_SAFETENSORS_HEADER, TD_E_ARG,
              "'%s' would have a header of %zu bytes; a safetensors file has at most %d: give less "
@@ -62,7 +63,7 @@ static td_status begin_file(td_safetensors_out *out, const char *header)
         return io_failure(out, "writing");
     }
     TD_TRY(write_at(out, prefix, sizeof prefix, 0));
-    TD_TRY(write_at(out, header, length, sizeof prefix));
+    TD_TRY(write_at(out, out->header, length, sizeof prefix));
     return write_at(out, "       ", padding, (int64_t)(sizeof prefix + length));
 }
 
@@ -71,16 +72,13 @@ static td_status begin_file(td_safetensors_out *out, const char *header)
 static td_status safetensors_plan(td_safetensors_out *out, const td_safetensors_entry *entries,
                                   const td_metadata *metadata, int metadata_count)
 {
-    char *header;
     for (int i = 0; i < out->count; i++) {
         out->bytes[i] = (int64_t)entries[i].bytes;
         out->size += out->bytes[i];
     }
     TD_TRY(td_safetensors_write_header(entries, out->count, metadata, metadata_count, out->begin,
-                                       &header));
-    td_status status = begin_file(out, header);
-    cJSON_free(header);
-    return status;
+                                       &out->header));
+    return begin_file(out);
 }
 
 td_status td_safetensors_plan(const char *path, const td_safetensors_entry *entries, int count,
@@ -118,6 +116,18 @@ td_status td_safetensors_put(td_safetensors_out *out, int i, int64_t offset, con
     return write_at(out, bytes, size, out->data + out->begin[i] + offset);
 }
 
+td_status td_safetensors_set(td_safetensors_out *out, const char *key, const char *value)
+{
+    char before[256];
+    snprintf(before, sizeof before, "\"%s\":\"", key);
+    const char *at = strstr(out->header, before);
+    at = at != NULL ? at + strlen(before) : NULL;
+    TD_REQUIRE(at != NULL && strcspn(at, "\"") == strlen(value), TD_HERE,
+               "td_safetensors_set: the plan has no value of '%s' of %zu bytes", key,
+               strlen(value));
+    return write_at(out, value, strlen(value), TD_SAFETENSORS_LENGTH + (at - out->header));
+}
+
 td_status td_safetensors_finish(td_safetensors_out *out, bool keep)
 {
     if (out == NULL) {
@@ -126,6 +136,7 @@ td_status td_safetensors_finish(td_safetensors_out *out, bool keep)
     td_status status = out->file != NULL
                            ? td_temporary_end(out->file, out->temporary, out->path, out->size, keep)
                            : TD_OK;
+    cJSON_free(out->header);
     free(out->path);
     free(out->begin);
     free(out);

@@ -11,6 +11,7 @@
  * What is written goes into the operating system's memory first (the page cache), which takes about
  * as long as copying it. What takes long is the disk. In the background a thread waits for it. */
 #include "nn/internal.h"
+#include "nn/io/fingerprint.h"
 #include "nn/io/records.h"
 #include "nn/module.h"
 #include "nn/optim/optim_internal.h"
@@ -18,6 +19,7 @@
 #include "tensor/storage.h"
 #include "tensor/system/thread.h"
 
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -100,12 +102,12 @@ typedef struct saver {
     const td_params_peers *peers; /* the ranks; NULL: this one */
     td_safetensors_out *out;      /* NULL: another rank writes the file */
     void *buffer;                 /* a piece's elements, row-major */
+    uint64_t fingerprint;         /* of what has been put */
     td_tensor *whole;             /* bytes: room for any tensor that must be brought together */
     td_status status;             /* the last failure; after one nothing is written */
 } saver;
 
-/* The parameters of which several ranks have state, so that all of them save. */
-static const td_params *saved_together(const td_checkpoint_options *c)
+const td_params *td_records_together(const td_checkpoint_options *c)
 {
     const td_params *params = td_records_shared(c);
     bool apart = td_node_of(c->model)->slicing != NULL ||
@@ -118,12 +120,28 @@ static const td_params *saved_together(const td_checkpoint_options *c)
                                                                   : params;
 }
 
+td_status td_records_check_gradients(const td_checkpoint_options *c)
+{
+    const td_params *params = c->optim != NULL ? c->optim->params : NULL;
+    bool waits = false;
+    for (int i = 0; params != NULL && i < td_params_count(params); i++) {
+        waits = waits || td_params_waiting(params, i) != NULL;
+    }
+    if (waits && td_params_peers_of(params) != NULL) {
+        return td_fail(TD_E_UNSUPPORTED,
+                       "the model is in the middle of a gradient accumulation, and its ranks share "
+                       "the optimizer's state: save it, or take its fingerprint, after "
+                       "td_optim_step");
+    }
+    return TD_OK;
+}
+
 bool td_saves_together(td_module *net)
 {
     td_optim optim = { .params = td_params_laid_out(net) };
     td_checkpoint_options run = { .model = net, .optim = &optim };
     return td_node_of(net)->slicing != NULL ||
-           (optim.params != NULL && saved_together(&run) != NULL);
+           (optim.params != NULL && td_records_together(&run) != NULL);
 }
 
 static int64_t row_bytes(const td_tensor *t)
@@ -136,7 +154,8 @@ static int64_t row_bytes(const td_tensor *t)
 static void put_whole(saver *s, int i, const td_tensor *t)
 {
     int64_t all = t->ndim > 0 ? t->shape[0] : 1, row = row_bytes(t);
-    int64_t few = PIECE / (row + 1) + 1, count;
+    int64_t few = PIECE / (row + 1) + 1, count, size = (int64_t)td_dtype_size(t->dtype);
+    uint64_t name = td_fingerprint_name(s->list->tensors[i].name, t->dtype, td_shape_of(t));
     for (int64_t from = 0; from < all && s->out != NULL && s->status == TD_OK; from += count) {
         count = all - from < few ? all - from : few;
         td_tensor rows = *t;
@@ -146,6 +165,8 @@ static void put_whole(saver *s, int i, const td_tensor *t)
         }
         td_read(&rows, s->buffer, t->dtype);
         s->status = td_safetensors_put(s->out, i, from * row, s->buffer, (size_t)(count * row));
+        s->fingerprint += td_fingerprint_elements(name, s->buffer, (size_t)size, from * row / size,
+                                                  1, count * row / size);
     }
 }
 
@@ -207,7 +228,14 @@ static td_status put_all(saver *s)
             put(s, i, r->tensor);
         }
     }
-    return s->status;
+    char text[32];
+    for (int i = 0; i < s->list->text_count; i++) {
+        s->fingerprint += td_fingerprint_text(s->list->texts[i].key, s->list->texts[i].text);
+    }
+    snprintf(text, sizeof text, "%016" PRIx64, s->fingerprint);
+    return s->out != NULL && s->status == TD_OK
+               ? td_safetensors_set(s->out, TD_KEY_FINGERPRINT, text)
+               : s->status;
 }
 
 /* ---- the whole ---- */
@@ -262,22 +290,6 @@ static bool save_make_room(saver *s)
     return s->buffer != NULL && (s->params == NULL || s->whole != NULL);
 }
 
-/* TD_OK, or why gradients of an accumulation cannot be saved. */
-static td_status check_accumulation(const td_checkpoint_options *c)
-{
-    const td_params *params = c->optim != NULL ? c->optim->params : NULL;
-    bool waits = false;
-    for (int i = 0; params != NULL && i < td_params_count(params); i++) {
-        waits = waits || td_params_waiting(params, i) != NULL;
-    }
-    if (waits && td_params_peers_of(params) != NULL) {
-        return td_fail(TD_E_UNSUPPORTED,
-                       "td_checkpoint_save: the model is in the middle of a gradient accumulation, "
-                       "and its ranks share the optimizer's state: save after td_optim_step");
-    }
-    return TD_OK;
-}
-
 /* All ranks have the same collectives whether writing fails or not. When all have put what they
  * have, the file is complete. Spare ranks write nothing. */
 static td_status save(saver *s)
@@ -289,7 +301,7 @@ static td_status save(saver *s)
     td_saving *w = calloc(1, sizeof *w);
     bool room = !s->list->failed && w != NULL && save_make_room(s);
     td_status status = td_records_agree(s->peers, slicing, room ? TD_OK : no_memory(c));
-    status = status == TD_OK ? check_accumulation(c) : status; /* the same on all ranks */
+    status = status == TD_OK ? td_records_check_gradients(c) : status; /* the same on all ranks */
     if (status == TD_OK) {
         status = td_records_agree(s->peers, slicing, writes ? save_plan(s) : TD_OK);
     }
@@ -330,7 +342,7 @@ td_status td_checkpoint_save_at(td_checkpoint_options options, td_site at)
     require_savable(&options, at);
     td_records list = { .options = &options };
     saver s = { .list = &list };
-    s.params = saved_together(&options);
+    s.params = td_records_together(&options);
     s.peers = s.params != NULL ? td_params_ranks_of(s.params) : NULL;
     if (options.background != NULL) {
         TD_TRY(td_saving_wait(options.background));

@@ -127,10 +127,12 @@ for pair in 'TEST.IM_SIZE 64' 'TEST.CROP_SIZE 24'; do
     tap $? "$pair changes the test's loss and not the weights" sized.log
     rm -rf sized
 done
-tested="$tested TRAIN.PRINT_FREQ TEST.PRINT_FREQ TEST.SPLIT CFG_DEST OUT_DIR MODEL.RECOMPUTE"
-run freq TRAIN.PRINT_FREQ 2 TEST.PRINT_FREQ 3 CFG_DEST all.yaml
+tested="$tested TRAIN.HASH_EVERY TRAIN.PRINT_FREQ TEST.PRINT_FREQ TEST.SPLIT CFG_DEST OUT_DIR MODEL.RECOMPUTE"
+run freq TRAIN.PRINT_FREQ 2 TEST.PRINT_FREQ 3 CFG_DEST all.yaml TRAIN.HASH_EVERY 2
 test "$(last freq)" = "$base" -a "$(grep -c '  lr ' freq.log)" -eq 2 -a "$(grep -c '  lr ' base.log)" -eq 3
 tap $? 'TRAIN.PRINT_FREQ 2: every second line, and the last' freq.log
+test "$(cut -f 1 freq/hashes.tsv | sort -u)" = 2 -a ! -e base/hashes.tsv
+tap $? 'TRAIN.HASH_EVERY 2: the second step of three'
 test "$(grep -c '^Test: ' freq.log)" -eq 1 -a "$(grep -c '^Test: ' base.log)" -eq 3
 tap $? 'TEST.PRINT_FREQ 3: every third' freq.log
 test -s freq/all.yaml -a ! -e freq/config.yaml -a -s base/config.yaml

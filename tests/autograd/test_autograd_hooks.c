@@ -264,6 +264,28 @@ static void test_backward_in_a_hook_is_refused(void **state)
     assert_string_equal(events, "a end ");
 }
 
+static void note_result(const td_seen_result *r, void *user)
+{
+    char text[64];
+    snprintf(text, sizeof text, "%s%s%d ", r->op, (const char *)user, r->input);
+    assert_true(td_numel(r->tensor) > 0);
+    note(text);
+}
+
+/* Forward's results and backward's gradients, in the order of the operations, until it ends. */
+static void test_results_are_observed(void **state)
+{
+    (void)state;
+    td_observe_results(note_result, ":");
+    td_tensor *loss = td_sum(td_mul(a, b));
+    assert_string_equal(events, "mul:-1 sum:-1 ");
+    td_backward(loss);
+    assert_string_equal(events, "mul:-1 sum:-1 sum:0 mul:0 mul:1 a b end ");
+    td_observe_results(NULL, NULL);
+    td_backward(td_sum(a));
+    assert_string_equal(events, "mul:-1 sum:-1 sum:0 mul:0 mul:1 a b end a end ");
+}
+
 static void test_mistakes(void **state)
 {
     (void)state;
@@ -288,6 +310,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_uses_without_gradient, begin, end),
         cmocka_unit_test_setup_teardown(test_threads_are_apart, begin, end),
         cmocka_unit_test_setup_teardown(test_backward_in_a_hook_is_refused, begin, end),
+        cmocka_unit_test_setup_teardown(test_results_are_observed, begin, end),
         cmocka_unit_test_setup_teardown(test_mistakes, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,10 +5,12 @@
 #include "tests/help/expect_fatal.h"
 #include "tests/help/temp_folder.h"
 #include "tensor/extend.h"
+#include "nn/io/fingerprint.h"
 #include "nn/module.h"
 #include "nn/shared/slices.h"
 
 #include <math.h>
+#include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -71,6 +73,16 @@ static int run_steps(int rank, int size, void *arg)
     if (r->c.save != NULL && (rank == 0 || td_saves_together(job.net))) {
         REQUIRE_OK(td_checkpoint_save(r->c.save, job.net, .optim = job.optim, .ema = job.ema,
                                       .with_random = true));
+        td_fingerprints f;
+        char here[32], there[32];
+        REQUIRE_OK(
+            td_fingerprint(&f, job.net, .optim = job.optim, .ema = job.ema, .with_random = true));
+        snprintf(here, sizeof here, "%016" PRIx64, f.all);
+        if (rank == 0) {
+            REQUIRE_OK(td_checkpoint_metadata(r->c.save, TD_KEY_FINGERPRINT, there, sizeof there));
+            REQUIRE(strcmp(here, there) == 0);
+        }
+        td_fingerprints_free(&f);
     }
     if (r->result != NULL) {
         REQUIRE_OK(td_tensor_parallel_check(job.net));

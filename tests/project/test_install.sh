@@ -99,7 +99,7 @@ print(plugin.greeting().decode())"
 else
     echo '# skipped: no libtandem.so here'
 fi
-for tool in train_net test_net predict tokenize plot_runs cifar_resnet18; do
+for tool in train_net test_net predict tokenize compare plot_runs cifar_resnet18; do
     works "$tool" "inst/bin/$tool" --help
 done
 works 'tdrun starts two' inst/bin/tdrun --nproc-per-node 2 sh -c 'echo rank $RANK'

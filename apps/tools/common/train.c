@@ -146,8 +146,7 @@ static void optimize(train_run *r)
     }
 }
 
-/* Forward, backward, and at a group's end the optimizer's step. In an eager step a loss that is not
- * finite changes no weight. */
+/* Forward, backward, and at a group's end a step; an eager one needs a loss that is finite. */
 static td_status learn(void *user, td_tensor *const *inputs, td_tensor **results)
 {
     train_run *r = user;
@@ -156,6 +155,7 @@ static td_status learn(void *user, td_tensor *const *inputs, td_tensor **results
     td_batch batch = { .x = inputs[0], .y = inputs[1], .size = inputs[0]->shape[0] };
     td_tensor *sums[TD_SUMS] = { NULL };
     td_loader_make(r->loader);
+    TD_TRY(train_hash_before(r, batches_asked(r)));
     if (unsynced) {
         td_ddp_no_sync_begin(r->net);
     }
@@ -177,10 +177,11 @@ static td_status learn(void *user, td_tensor *const *inputs, td_tensor **results
     }
     TD_TRY(status);
     TD_TRY(r->ranks.status);
+    TD_TRY(train_hash_gradients(r, batches_asked(r)));
     if (group.last) {
         optimize(r);
     }
-    return TD_OK;
+    return train_hash_after(r, batches_asked(r));
 }
 
 /* ---- metrics ---- */
@@ -201,7 +202,7 @@ static const char *const metric_names[2][TRAIN_METRICS] = { METRIC_NAMES("images
 static td_status log_open(train_run *r)
 {
     TD_TRY(ranks_first() ? metrics_open(r->args.files.log_dir, metric_names[r->task->tokens],
-                                        r->task->metrics, train_steps_done(r), &r->log)
+                                        r->task->metrics, train_steps_done(r), &r->log.rows)
                          : TD_OK);
     return train_write_settings(r);
 }
@@ -221,7 +222,7 @@ static td_status log_step(const train_run *r, double loss, double wait)
         [TRAIN_DATA_WAIT] = wait,
         [TRAIN_EPOCH] = (double)(r->state.epoch + 1),
     };
-    return r->log != NULL ? metrics_write(r->log, train_steps_done(r), values) : TD_OK;
+    return r->log.rows != NULL ? metrics_write(r->log.rows, train_steps_done(r), values) : TD_OK;
 }
 
 td_status train_log_test(const train_run *r, const td_evaluation *e)
@@ -234,13 +235,12 @@ td_status train_log_test(const train_run *r, const td_evaluation *e)
     values[TRAIN_TEST_ACCURACY] = r->task->tokens ? NAN : e->accuracy;
     values[TRAIN_TEST_ACCURACY_K] = e->sums[1] / (double)e->seen;
     values[TRAIN_EPOCH] = (double)(r->state.epoch + 1);
-    return r->log != NULL ? metrics_write(r->log, train_steps_done(r), values) : TD_OK;
+    return r->log.rows != NULL ? metrics_write(r->log.rows, train_steps_done(r), values) : TD_OK;
 }
 
 /* ---- epochs ---- */
 
-/* The live line, what the task prints and logs, and a checkpoint if it is time for one. (After an
- * epoch's last step that comes later: there the next epoch begins.) */
+/* The live line, what the task prints and logs, and a checkpoint if one is due in mid-epoch. */
 static td_status after_step(train_run *r, double loss)
 {
     int64_t steps = td_loader_batches(r->loader);
@@ -418,6 +418,7 @@ static td_status prepare(train_run *r)
     train_shard_tell(r);
     TD_TRY(train_resume(r));
     TD_TRY(r->task->accepted != NULL ? r->task->accepted(r) : TD_OK);
+    TD_TRY(train_hash_open(r));
     TD_TRY(r->args.files.log_dir != NULL ? log_open(r) : TD_OK);
     return r->args.summary ? show_summary(r) : TD_OK;
 }
@@ -433,8 +434,7 @@ static td_status test(train_run *r)
     return r->task->tested(r, &result);
 }
 
-/* A run that is too short for the scaler to find its scale has learned nothing. (One that goes on
- * may have learned before.) */
+/* A run too short for the scaler to find its scale has learned nothing, unless it was resumed. */
 static td_status check_learned(const train_run *r)
 {
     if (r->scaler == NULL || r->optim_steps > 0 || r->args.files.resume != NULL) {
@@ -495,5 +495,6 @@ td_status train_loop(train_run *r)
     if (td_is_ddp(r->net) && ranks_first()) {
         td_ddp_print_stats(r->net, stdout);
     }
-    return train_report_end(r);
+    TD_TRY(train_report_end(r));
+    return train_print_fingerprint(r);
 }

@@ -9,6 +9,7 @@
 #ifndef APPS_TOOLS_TRAIN_H
 #define APPS_TOOLS_TRAIN_H
 
+#include "apps/tools/common/hashes.h"
 #include "apps/tools/common/log.h"
 #include "apps/tools/common/notes.h"
 #include "apps/tools/common/progress.h"
@@ -142,7 +143,10 @@ struct train_run {
     bool fresh_optim; /* a resumed run takes the weights, and not the optimizer's state */
 
     train_state state;
-    metrics *log;
+    struct {
+        metrics *rows;  /* --log-dir; on rank 0 */
+        hashes *hashes; /* --hash-every */
+    } log;
     progress progress;
     train_saving saving;
     train_clock clock;
@@ -234,6 +238,8 @@ td_status train_save_latest(train_run *r);
 /* At the end of an epoch: under `path`, if it is not empty, and as the latest one if that is due.
  */
 td_status train_save_epoch(train_run *r, const char *path);
+/* What a checkpoint of the run has: model, optimizer, the place in the data, and the rest. */
+td_checkpoint_options train_contents(const train_run *r, const char *path);
 /* --save-async: waits for the checkpoint that is being written, and says that it is saved. Ranks
  * that share the model call this at the same place. */
 td_status train_save_finish(train_run *r);
@@ -276,6 +282,16 @@ td_status train_report_begin(train_run *r);
 td_status train_write_settings(const train_run *r);
 /* Closes the trace; on rank 0 writes the page. */
 td_status train_report_end(const train_run *r);
+
+/* --hash-every (train_hash.c): before a batch of the epoch (from 0), after its backward, and after
+ * the optimizer's step. They do nothing in steps that are not hashed. */
+td_status train_hash_open(train_run *r);
+td_status train_hash_before(train_run *r, int64_t batch);
+td_status train_hash_gradients(train_run *r, int64_t batch);
+td_status train_hash_after(train_run *r, int64_t batch);
+/* The run's last line: runs that end alike have one fingerprint, on any number of ranks. All ranks
+ * call it. */
+td_status train_print_fingerprint(const train_run *r);
 
 /* --autotune (train_autotune.c). After each batch: behind the first one all ranks choose
  * algorithms, and rank 0 says how many. A resumed run takes its checkpoint's choices instead, if

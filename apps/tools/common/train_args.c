@@ -121,6 +121,9 @@ static void file_options(train_args *args, const char *save_help)
                  "started again, as tdrun does"),
         cli_text("log-dir", "DIR", &args->files.log_dir,
                  "Write metrics.csv and a TensorBoard event file into this folder"),
+        cli_int("hash-every", &args->files.hash_every, 0, 1e9,
+                "Write hashes of every N-th step into --log-dir, of all that it computes and "
+                "changes: apps/compare finds where two runs part; 0: off"),
         { 0 }
     };
     train_args_add(args, table);

@@ -23,7 +23,7 @@ typedef struct train_compute {
 /* What a run writes, and what it goes on from. */
 typedef struct train_files {
     const char *save, *save_model, *resume, *log_dir, *trace;
-    int64_t save_every, save_every_steps;
+    int64_t save_every, save_every_steps, hash_every;
     bool save_async, auto_resume;
     const char *report;                                /* the page; NULL: none */
     char report_folder[1024], report_trace[1024 + 16]; /* where --report puts what it is made of */

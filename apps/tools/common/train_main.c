@@ -58,7 +58,8 @@ td_loader *train_loader(train_run *r, td_sampler *sampler)
 
 static void end(train_run *r)
 {
-    metrics_close(r->log);
+    metrics_close(r->log.rows);
+    hashes_close(r->log.hashes);
     td_loader_close(r->loader);
     td_loader_close(r->tests.loader);
     td_ema_free(r->ema);

@@ -76,8 +76,7 @@ static void note_run(const train_run *r, notes *n)
     }
 }
 
-/* Model, optimizer, the place in the data, and what the run has besides. */
-static td_checkpoint_options contents_of(const train_run *r, const char *path)
+td_checkpoint_options train_contents(const train_run *r, const char *path)
 {
     return (td_checkpoint_options){ .path = path,
                                     .model = r->net,
@@ -108,7 +107,7 @@ static td_status write_checkpoint(const train_run *r, td_checkpoint_options chec
 /* background: NULL, or the thread that will write it. */
 static td_status save(train_run *r, const char *path, td_saving **background)
 {
-    td_checkpoint_options checkpoint = contents_of(r, path);
+    td_checkpoint_options checkpoint = train_contents(r, path);
     checkpoint.background = background;
     bool together = td_saves_together(r->net);
     if (!ranks_first() && !together) {
@@ -378,7 +377,7 @@ static td_status train_save_load(train_run *r, td_checkpoint_options checkpoint)
 
 td_status train_resume(train_run *r)
 {
-    td_checkpoint_options checkpoint = contents_of(r, r->args.files.resume);
+    td_checkpoint_options checkpoint = train_contents(r, r->args.files.resume);
     r->state.best = -1;
     train_epoch_begin(&r->state, 0);
     if (r->args.files.resume == NULL) {

@@ -62,6 +62,12 @@ static td_status saving_agree(td_status mine, void *group)
     return td_group_agree(group, mine);
 }
 
+/* A failure breaks the group, which saving_agree tells. */
+static void saving_sum(double *numbers, int count, void *group)
+{
+    (void)td_all_reduce_numbers(group, numbers, count);
+}
+
 td_status td_ddp_saving_open(td_ddp_state *s)
 {
     saving *x = calloc(1, sizeof *x);
@@ -76,6 +82,7 @@ td_status td_ddp_saving_open(td_ddp_state *s)
     td_params_training_of(s->params)->part = &x->in_file.part;
     td_params_set_peers(s->params, &(td_params_peers){ .rank = td_group_rank(s->group),
                                                        .count = td_group_size(s->group),
+                                                       .sum = saving_sum,
                                                        .broadcast = saving_broadcast,
                                                        .agree = saving_agree,
                                                        .user = s->group });
