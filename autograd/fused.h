@@ -36,7 +36,7 @@ td_tensor *td_batch_norm_addend(const td_tensor *x, td_tensor *add, td_site at);
  * end of the step; in a captured step, when the kernels run: it then is one of td_step_numbers
  * (tensor/hooks.h). */
 td_tensor *td_dropout_by(td_tensor *x, double p, td_philox_key key, const uint64_t *counter,
-                         td_site at);
+                         td_numbering of, td_site at);
 td_tensor *td_dropout2d_by(td_tensor *x, double p, td_philox_key key, const uint64_t *counter,
                            td_site at);
 td_tensor *td_stochastic_depth_by(td_tensor *x, double p, td_philox_key key,

@@ -89,6 +89,9 @@ td_dropout_place *td_dropout_place_of(td_module *m);
 /* Data parallelism: replica k > 0 of a model draws other masks than replica 0, from the same place.
  * Nothing happens if m is of another type. */
 void td_dropout_set_replica(td_module *m, uint64_t replica);
+/* From now on x is one of `parts` equal parts of a tensor, cut along its last dimension (columns)
+ * or its first: the masks are the whole tensor's. false: m is no Dropout. */
+bool td_dropout_set_part(td_module *m, int part, int parts, bool columns);
 
 /* ---- what sequential.c recognises, to fuse it ---- */
 

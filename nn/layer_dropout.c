@@ -14,6 +14,8 @@ typedef struct dropout_state {
     double p;
     td_dropout_place place;
     uint64_t replica;
+    int part, parts; /* td_dropout_set_part; parts 0: x is whole */
+    bool columns;
 } dropout_state;
 
 static td_philox_key key_of(const td_module *self)
@@ -43,6 +45,17 @@ static const uint64_t *call_of(dropout_state *s)
     return td_step_numbers(call, sizeof *call, take_call, &s->place);
 }
 
+/* The numbers of x's elements in the whole tensor. */
+static td_numbering numbers_of(const td_module *self, const td_tensor *x, td_site at)
+{
+    const dropout_state *s = self->state;
+    int64_t n = s->columns ? x->shape[x->ndim - 1] : td_numel(x);
+    TD_REQUIRE(s->parts == 0 || n % 4 == 0, at,
+               "'%s' draws one of %d parts: %lld elements of x%s; they must be a multiple of 4",
+               td_node_of(self)->label, s->parts, (long long)n, td_describe_shape(td_shape_of(x)));
+    return s->parts == 0 ? (td_numbering){ 0 } : (td_numbering){ s->part * n, n, s->parts * n };
+}
+
 static void dropout_describe(const td_module *self, char *text, size_t size)
 {
     const dropout_state *s = self->state;
@@ -50,10 +63,10 @@ static void dropout_describe(const td_module *self, char *text, size_t size)
 }
 
 /* The layer td_nn_NAME, which is td_NAME_by while it trains. */
-#define LAYER(name, type_name)                                                                     \
+#define LAYER(name, type_name, ...)                                                                \
     TD_LAYER_BY(name, dropout_state, type_name,                                                    \
                 self->training && s->p != 0.0                                                      \
-                    ? td_##name##_by(x, s->p, key_of(self), call_of(self->state), at)              \
+                    ? td_##name##_by(x, s->p, key_of(self), call_of(self->state), __VA_ARGS__)     \
                     : x,                                                                           \
                 .describe = dropout_describe);                                                     \
     td_module *td_nn_##name##_at(double p, td_site at)                                             \
@@ -68,9 +81,9 @@ static td_module *make(const td_module_type *type, double p, td_site at)
     return td_module_finish(td_layer_new(type, &s, sizeof s));
 }
 
-LAYER(dropout, "Dropout")
-LAYER(dropout2d, "Dropout2d")
-LAYER(stochastic_depth, "StochasticDepth")
+LAYER(dropout, "Dropout", numbers_of(self, x, at), at)
+LAYER(dropout2d, "Dropout2d", at)
+LAYER(stochastic_depth, "StochasticDepth", at)
 
 static bool draws(const td_module *m)
 {
@@ -88,4 +101,15 @@ void td_dropout_set_replica(td_module *m, uint64_t replica)
     if (draws(m)) {
         ((dropout_state *)m->state)->replica = replica;
     }
+}
+
+bool td_dropout_set_part(td_module *m, int part, int parts, bool columns)
+{
+    dropout_state *s = m->state;
+    if (m->type == &dropout_type) {
+        s->part = part;
+        s->parts = parts;
+        s->columns = columns;
+    }
+    return m->type == &dropout_type;
 }

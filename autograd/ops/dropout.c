@@ -10,6 +10,7 @@ typedef struct dropout_params {
     td_philox_key key;
     uint64_t counter;
     const uint64_t *at; /* where it is instead; NULL: counter itself */
+    td_numbering of;
 } dropout_params;
 
 static const uint64_t *counter_of(const dropout_params *params)
@@ -23,7 +24,8 @@ static void dropout_backward(td_node *node, const td_tensor *dy)
     td_grad_slot slot = td_input_grad(node, 0);
     if (slot.grad != NULL) {
         td_kernels_of(td_device_of(dy))
-            ->dropout(slot.grad, dy, params->p, params->key, counter_of(params), slot.accumulate);
+            ->dropout(slot.grad, dy, params->p, params->key, counter_of(params), params->of,
+                      slot.accumulate);
     }
 }
 
@@ -34,20 +36,20 @@ static td_tensor *dropout(td_tensor *x, const dropout_params *params, td_site at
                "dropout: the probability is %g; it must be at least 0 and below 1", params->p);
     td_tensor *y = td_step_new_like(x, at);
     td_kernels_of(td_device_of(x))
-        ->dropout(y, x, params->p, params->key, counter_of(params), false);
+        ->dropout(y, x, params->p, params->key, counter_of(params), params->of, false);
     return TD_RECORD(at, .op = "dropout", .backward = dropout_backward, .out = y, .inputs = { x },
                      .params = params, .params_size = sizeof *params);
 }
 
 td_tensor *td_dropout_at(td_tensor *x, double p, td_philox_key key, uint64_t counter, td_site at)
 {
-    return dropout(x, &(dropout_params){ p, key, counter, NULL }, at);
+    return dropout(x, &(dropout_params){ .p = p, .key = key, .counter = counter }, at);
 }
 
 td_tensor *td_dropout_by(td_tensor *x, double p, td_philox_key key, const uint64_t *counter,
-                         td_site at)
+                         td_numbering of, td_site at)
 {
-    return dropout(x, &(dropout_params){ p, key, 0, counter }, at);
+    return dropout(x, &(dropout_params){ .p = p, .key = key, .at = counter, .of = of }, at);
 }
 
 /* ---- stochastic depth (Huang et al. 2016): whole samples of a batch are
@@ -64,7 +66,8 @@ static td_tensor *draw_factors(const td_tensor *x, int whole, double p, td_philo
     }
     td_tensor *factors = td_step_new(shape, x->dtype, TD_ROW_MAJOR, td_device_of(x), at);
     td_fill_(factors, 1.0);
-    td_kernels_of(td_device_of(x))->dropout(factors, factors, p, key, counter, false);
+    td_kernels_of(td_device_of(x))
+        ->dropout(factors, factors, p, key, counter, (td_numbering){ 0 }, false);
     return factors;
 }
 

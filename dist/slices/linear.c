@@ -48,7 +48,6 @@ void td_slices_product(const td_sliced *m, td_tensor *out, const td_tensor *x, c
 {
     td_tensor matrix = td_op_matrix(out, at);
     add_products(m, &matrix, x, w, 0, m->slices->here, math, at);
-    td_slices_sum(m->slices, out, at);
 }
 
 typedef struct linear_params {
@@ -57,12 +56,12 @@ typedef struct linear_params {
 } linear_params;
 
 /* dw = dy^T x, db = the column sums of dy */
-static void weight_gradients(td_node *node, const td_tensor *dy, td_math math)
+static void weight_gradients(td_node *node, const td_tensor *x, const td_tensor *dy, td_math math)
 {
     td_site at = td_node_site(node);
     if (td_input_needs_grad(node, 1)) {
-        td_tensor x = td_op_matrix(td_saved(node, 0), at), turned = td_op_swapped(dy, 0, 1);
-        td_op_grad_matmul(node, 1, &turned, &x, math);
+        td_tensor xm = td_op_matrix(x, at), turned = td_op_swapped(dy, 0, 1);
+        td_op_grad_matmul(node, 1, &turned, &xm, math);
     }
     if (td_input_needs_grad(node, 2)) {
         td_op_grad_channel_sum(node, 2, dy, 1);
@@ -73,46 +72,61 @@ static void weight_gradients(td_node *node, const td_tensor *dy, td_math math)
 static void column_backward(td_node *node, const td_tensor *dy)
 {
     const linear_params *p = td_params_of(node);
+    const td_slices *s = p->module->slices;
     td_site at = td_node_site(node);
     td_tensor matrix = td_op_matrix(dy, at);
     if (td_input_needs_grad(node, 0)) {
         const td_tensor *x = td_node_input(node, 0);
-        td_tensor *dx = td_step_new(td_shape_of(x), x->dtype, TD_ROW_MAJOR, td_device_of(x), at);
+        td_shape shape = td_shape_of(x);
+        shape.dim[0] *= p->module->rows ? s->slicing.ranks : 1;
+        td_tensor *dx = td_step_new(shape, x->dtype, TD_ROW_MAJOR, td_device_of(x), at);
         td_slices_product(p->module, dx, &matrix, td_saved(node, 1), p->math, at);
+        if (p->module->rows) {
+            dx = td_slices_sum_rows(s, dx, at);
+        } else {
+            td_slices_sum(s, dx, at);
+        }
         td_input_grad_is(node, 0, dx);
     }
-    weight_gradients(node, &matrix, p->math);
+    td_tensor *x = (td_tensor *)(uintptr_t)td_saved(node, 0); /* the others' rows come again */
+    x = x != NULL && p->module->rows ? td_slices_gather_rows(s, x, at) : x;
+    weight_gradients(node, x, &matrix, p->math);
 }
 
 static void row_backward(td_node *node, const td_tensor *dy)
 {
     const linear_params *p = td_params_of(node);
-    td_tensor matrix = td_op_matrix(dy, td_node_site(node));
+    td_site at = td_node_site(node);
+    td_tensor *all = (td_tensor *)(uintptr_t)dy;
+    all = p->module->rows ? td_slices_gather_rows(p->module->slices, all, at) : all;
+    td_tensor matrix = td_op_matrix(all, at);
     if (td_input_needs_grad(node, 0)) {
         td_op_grad_matmul(node, 0, &matrix, td_saved(node, 1), p->math);
     }
-    weight_gradients(node, &matrix, p->math);
+    weight_gradients(node, td_saved(node, 0), &matrix, p->math);
 }
 
-/* x checked and cast, and the result's tensor. */
-static td_tensor *begin_linear(const td_module *m, const td_tensor *w, td_tensor **x, td_site at)
+/* x checked and cast. */
+static td_tensor *linear_input(const td_around_rest *rest, const td_tensor *w, td_tensor *x)
 {
-    *x = td_op_input(*x, "linear", "x", TD_RULE_OF(linear), at);
-    td_check_mixed(*x, w, "linear", at);
-    TD_REQUIRE((*x)->ndim >= 1 && (*x)->shape[(*x)->ndim - 1] == w->shape[1], at,
+    x = td_op_input(x, "linear", "x", TD_RULE_OF(linear), rest->at);
+    td_check_mixed(x, w, "linear", rest->at);
+    TD_REQUIRE(x->ndim >= 1 && x->shape[x->ndim - 1] == w->shape[1], rest->at,
                "'%s' is cut into slices: x%s must have %lld features on this rank",
-               td_node_of(m)->label, TD_SHAPE_TEXT(*x), (long long)w->shape[1]);
-    td_shape shape = td_shape_of(*x);
-    shape.dim[shape.ndim - 1] = w->shape[0];
-    return td_step_new(shape, (*x)->dtype, TD_ROW_MAJOR, td_device_of(*x), at);
+               td_node_of(rest->m)->label, TD_SHAPE_TEXT(x), (long long)w->shape[1]);
+    return x;
 }
 
 td_tensor *td_slices_column(const td_around_rest *rest, td_tensor *x, void *user)
 {
     const td_sliced *m = user;
     td_tensor *w = m->weight, *b = m->bias;
-    td_tensor *y = begin_linear(rest->m, w, &x, rest->at);
-    td_tensor xm = td_op_matrix(x, rest->at), ym = td_op_matrix(y, rest->at);
+    x = linear_input(rest, w, x);
+    td_tensor *all = m->rows ? td_slices_gather_rows(m->slices, x, rest->at) : x;
+    td_shape shape = m->rows ? m->slices->shape : td_shape_of(x);
+    shape.dim[shape.ndim - 1] = w->shape[0];
+    td_tensor *y = td_step_new(shape, x->dtype, TD_ROW_MAJOR, td_device_of(x), rest->at);
+    td_tensor xm = td_op_matrix(all, rest->at), ym = td_op_matrix(y, rest->at);
     td_tensor turned = td_op_swapped(w, 0, 1);
     linear_params p = { m, td_math_now() };
     td_kernels_of(td_device_of(x))->matmul(&ym, &xm, &turned, b, false, p.math);
@@ -125,14 +139,25 @@ td_tensor *td_slices_column(const td_around_rest *rest, td_tensor *x, void *user
 td_tensor *td_slices_row(const td_around_rest *rest, td_tensor *x, void *user)
 {
     const td_sliced *m = user;
+    td_site at = rest->at;
     td_tensor *w = m->weight, *b = m->bias;
-    td_tensor *y = begin_linear(rest->m, w, &x, rest->at);
-    td_tensor xm = td_op_matrix(x, rest->at), turned = td_op_swapped(w, 0, 1);
+    x = linear_input(rest, w, x);
+    td_tensor xm = td_op_matrix(x, at), turned = td_op_swapped(w, 0, 1);
+    td_shape shape = m->rows ? TD_SHAPE(xm.shape[0], 0) : td_shape_of(x);
+    shape.dim[shape.ndim - 1] = w->shape[0];
+    td_tensor *y = td_step_new(shape, x->dtype, TD_ROW_MAJOR, td_device_of(x), at);
     linear_params p = { m, td_math_now() };
-    td_slices_product(m, y, &xm, &turned, p.math, rest->at);
-    y = TD_RECORD(rest->at, .op = "row", .backward = row_backward, .can_split = true, .out = y,
+    td_slices_product(m, y, &xm, &turned, p.math, at);
+    if (m->rows) {
+        y = td_slices_sum_rows(m->slices, y, at);
+    } else {
+        td_slices_sum(m->slices, y, at);
+    }
+    y = TD_RECORD(at, .op = "row", .backward = row_backward, .can_split = true, .out = y,
                   .inputs = { x, w },
                   .saved = { td_needs_grad(w) ? x : NULL, td_needs_grad(x) ? w : NULL },
                   .params = &p, .params_size = sizeof p);
-    return b != NULL ? td_add_at(y, b, rest->at) : y; /* once, and equal on all ranks */
+    return b == NULL ? y
+           : m->rows ? td_slices_add_bias(m->slices, y, b, at)
+                     : td_add_at(y, b, at); /* once, and equal on all ranks */
 }

@@ -21,8 +21,9 @@ typedef struct slices_plan {
     const td_tensor_parallel_options *options;
     td_slices *slices;
     td_site at;
-    int *matched; /* modules of each rule */
-    bool apply;   /* false: only look, and count the cuts */
+    int *matched;     /* modules of each rule */
+    bool apply;       /* false: only look */
+    const char *rows; /* the path of the latest SEQUENCE module; NULL: none */
     td_status status;
 } slices_plan;
 
@@ -204,18 +205,24 @@ static td_status slices_cut_module(slices_plan *p, const td_module *m, const td_
                : status;
 }
 
-static td_status slices_surround(slices_plan *p, td_module *m, const td_tp_rule *rule)
+/* rule NULL: a module inside a SEQUENCE module that is not cut. */
+static td_status slices_surround(slices_plan *p, td_module *m, const td_tp_rule *rule, bool rows)
 {
     static const td_around_fn run[] = { [TD_TP_COLUMN] = td_slices_column,
                                         [TD_TP_ROW] = td_slices_row,
-                                        [TD_TP_VOCAB] = td_slices_vocabulary };
+                                        [TD_TP_VOCAB] = td_slices_vocabulary,
+                                        [TD_TP_SEQUENCE] = td_slices_sequence };
     td_sliced *sliced = calloc(1, sizeof *sliced);
     if (sliced == NULL) {
         return td_fail(TD_E_NOMEM, "no memory to cut '%s'", td_node_of(m)->label);
     }
-    sliced->slices = p->slices;
-    td_around around = { .run = run[rule->style], .free = free, .user = sliced, .inside = true };
-    td_status status = slices_cut_module(p, m, rule, sliced);
+    *sliced = (td_sliced){ .slices = p->slices, .rows = rows };
+    bool cuts = rule != NULL && rule->style != TD_TP_SEQUENCE;
+    td_around around = { .run = rule != NULL ? run[rule->style] : td_slices_rows,
+                         .free = free,
+                         .user = sliced,
+                         .inside = true };
+    td_status status = cuts ? slices_cut_module(p, m, rule, sliced) : TD_OK;
     status = status == TD_OK ? td_module_surround(m, &around) : status;
     if (status != TD_OK) {
         free(sliced);
@@ -223,22 +230,60 @@ static td_status slices_surround(slices_plan *p, td_module *m, const td_tp_rule 
     return status;
 }
 
+/* Inside a SEQUENCE module. */
+static void require_rows(const slices_plan *p, const td_module *m, const td_tp_rule *rule)
+{
+    bool linear = rule != NULL && (rule->style == TD_TP_COLUMN || rule->style == TD_TP_ROW);
+    bool buffers = false;
+    for (int i = 0; i < m->tensor_count; i++) {
+        buffers = buffers || m->tensors[i].buffer;
+    }
+    TD_REQUIRE(linear || (rule == NULL && m->tensor_count <= TD_SLICES_ROW_PARAMETERS && !buffers),
+               p->at, "td_tensor_parallel: '%s' inside '%s' does not compute rows one by one",
+               td_node_of(m)->label, p->rows);
+}
+
+/* A Dropout in front of a ROW layer, or of rows, draws the whole tensor's masks. */
+static bool slices_dropout(const slices_plan *p, td_module *m, const td_tp_rule *rule, bool rows)
+{
+    bool columns = rule != NULL && rule->style == TD_TP_COLUMN;
+    if (td_dropout_place_of(m) == NULL || (!rows && rule == NULL)) {
+        return false;
+    }
+    const td_slicing *s = &p->slices->slicing;
+    TD_REQUIRE((columns || rule == NULL) && td_dropout_set_part(m, s->rank, s->ranks, columns),
+               p->at,
+               "td_tensor_parallel: '%s' cannot draw a part of its masks; a Dropout can, by "
+               "TD_TP_COLUMN",
+               td_node_of(m)->label);
+    return true;
+}
+
 /* Called for each module twice: to look, and to cut. */
 static void slices_visit(td_module *m, const char *path, void *user)
 {
     slices_plan *p = user;
     const td_tp_rule *rule = slices_rule(p, m, path);
-    if (!p->apply && rule != NULL) {
+    size_t length = p->rows != NULL ? strlen(p->rows) : 0;
+    bool rows = p->rows != NULL && strncmp(path, p->rows, length) == 0 && path[length] == '.';
+    if (p->status != TD_OK || slices_dropout(p, m, rule, rows)) {
+        return;
+    }
+    if (!p->apply && rows) {
+        require_rows(p, m, rule);
+    }
+    if (!p->apply && rule != NULL && rule->style != TD_TP_SEQUENCE) {
         require_fit(p, m, rule);
         if (m->tensor_count > 0) {
             (void)slices_lengths(p, m, rule, m->tensors[0].tensor, slices_dim(rule->style));
         }
-    } else if (p->apply && p->status == TD_OK && rule != NULL) {
-        p->status = slices_surround(p, m, rule);
+    } else if (p->apply && (rule != NULL || (rows && m->tensor_count > 0))) {
+        p->status = slices_surround(p, m, rule, rows);
     }
     for (int i = 0; p->apply && i < m->tensor_count && p->status == TD_OK; i++) {
         p->status = slices_cut(p->slices, m->tensors[i].tensor, NULL); /* what is still deferred */
     }
+    p->rows = rule != NULL && rule->style == TD_TP_SEQUENCE ? td_node_of(m)->path : p->rows;
 }
 
 /* ---- what all ranks have alike ---- */
@@ -369,6 +414,9 @@ static td_slices *slices_new(const td_tensor_parallel_options *o, td_site at)
         slices = o->slices > 0 ? o->slices : ranks;
     TD_REQUIRE(slices % ranks == 0, at,
                "td_tensor_parallel: %d slices are not divisible by %d ranks", slices, ranks);
+    TD_REQUIRE(slices / ranks <= TD_SLICES_HERE, at,
+               "td_tensor_parallel: %d slices on %d ranks; a rank has at most %d", slices, ranks,
+               TD_SLICES_HERE);
     td_state_list list = td_module_state(o->model);
     size_t most = (size_t)(list.count > 0 ? list.count : 1);
     td_slices *s = calloc(1, sizeof *s);

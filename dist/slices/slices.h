@@ -31,13 +31,20 @@
 TD_BEGIN_C
 
 typedef enum td_tp_style {
-    TD_TP_COLUMN, /* a Linear whose outputs are cut */
+    TD_TP_COLUMN, /* a Linear whose outputs are cut; or a Dropout between COLUMN and ROW layers,
+                     which then draws the masks of the whole tensor */
     TD_TP_ROW,    /* a Linear whose inputs are cut */
     /* A table of words, cut along the words: an Embedding without padding_idx; or a head, whose
      * td_forward2 is the mean cross-entropy where a label of -100 does not count. The whole logits
      * do not exist for a loss; td_forward of the head gives them to all ranks. A head that has no
      * weight of its own uses the embedding's: it needs a rule, too. */
     TD_TP_VOCAB,
+    /* A module around COLUMN and ROW layers, such as the chain of a transformer's blocks: inside, a
+     * rank has a part of the rows (all dimensions but the last), except between a COLUMN and a ROW
+     * layer. Norms, dropout and additions then need memory and time for these rows alone. Modules
+     * inside must compute each row by itself; those with parameters must be layers of the library,
+     * whose state has the parameters' addresses. The rows must be divisible by the slices. */
+    TD_TP_SEQUENCE,
 } td_tp_style;
 
 typedef struct td_tp_rule {

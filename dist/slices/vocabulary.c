@@ -139,7 +139,7 @@ static void take_columns(td_node *node, const td_tensor *dy)
     const td_slices *s = *(const td_slices *const *)td_params_of(node);
     td_shape shape = td_shape_of(dy);
     int64_t n = shape.dim[shape.ndim - 1] /= s->slicing.ranks;
-    int64_t first = s->slicing.rank * n * dy->stride[dy->ndim - 1];
+    int64_t first = dy->offset + s->slicing.rank * n * dy->stride[dy->ndim - 1];
     td_input_grad_is(node, 0, td_step_view(dy, first, shape, dy->stride, td_node_site(node)));
 }
 

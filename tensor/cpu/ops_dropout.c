@@ -19,6 +19,7 @@ typedef struct dropout_job {
     uint64_t step;
     uint32_t threshold;
     double scale;
+    td_numbering of;
     bool accumulate;
 } dropout_job;
 
@@ -26,17 +27,20 @@ typedef struct dropout_job {
 static void dropout_range(void *ctx, int64_t begin, int64_t end)
 {
     const dropout_job *job = ctx;
-    for (int64_t at = begin; at < end; at += PIECE) {
-        int64_t n = end - at < PIECE ? end - at : PIECE;
+    int64_t run = job->of.run > 0 ? job->of.run : end, n;
+    for (int64_t at = begin; at < end; at += n) {
+        int64_t left = run - at % run, number = job->of.first + at / run * job->of.pitch + at % run;
         uint32_t draw[PIECE];
-        job->loops->philox((n + 3) / 4, draw, job->key, job->step, (uint64_t)at / 4);
+        n = end - at < PIECE ? end - at : PIECE;
+        n = left < n ? left : n;
+        job->loops->philox((n + 3) / 4, draw, job->key, job->step, (uint64_t)number / 4);
         job->loops->dropout(n, job->y + at * job->size, job->x + at * job->size, draw,
                             job->threshold, job->scale, job->accumulate);
     }
 }
 
 void td_cpu_dropout(td_tensor *y, const td_tensor *x, double p, td_philox_key key,
-                    const uint64_t *step, bool accumulate)
+                    const uint64_t *step, td_numbering of, bool accumulate)
 {
     td_staged sx, sy;
     double threshold = ceil(p * 0x1p32);
@@ -49,6 +53,7 @@ void td_cpu_dropout(td_tensor *y, const td_tensor *x, double p, td_philox_key ke
         .step = *step,
         .threshold = threshold < 0x1p32 ? (uint32_t)threshold : UINT32_MAX,
         .scale = 1.0 / (1.0 - p),
+        .of = of,
         .accumulate = accumulate,
     };
     int64_t n = td_numel(y);

@@ -9,7 +9,7 @@
 #include <math.h>
 
 void td_cuda_dropout(td_tensor *y, const td_tensor *x, double p, td_philox_key key,
-                     const uint64_t *step, bool accumulate)
+                     const uint64_t *step, td_numbering of, bool accumulate)
 {
     if (td_numel(y) == 0) {
         return;
@@ -34,6 +34,7 @@ void td_cuda_dropout(td_tensor *y, const td_tensor *x, double p, td_philox_key k
         .more = recorded,
         .threshold = threshold < 0x1p32 ? (uint32_t)threshold : UINT32_MAX,
         .scale = 1.0 / (1.0 - p),
+        .of = of,
         .accumulate = accumulate,
     };
     td_cuda_launch_dropout(y->dtype, td_numel(y), to, from, &draw, td_cuda_stream(y));

@@ -34,6 +34,7 @@ typedef struct td_cuda_draw {
     const uint64_t *more;
     uint32_t threshold;
     double scale;
+    td_numbering of; /* i's numbers */
     bool accumulate;
 } td_cuda_draw;
 void td_cuda_launch_dropout(td_dtype dtype, int64_t n, void *y, const void *x,

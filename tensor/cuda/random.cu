@@ -14,7 +14,9 @@ __global__ void dropout(int64_t n, S *y, const S *x, td_cuda_draw draw)
     TD_ROLLED
     for (int64_t i = TD_WALK_BEGIN; 4 * i < n; i += TD_WALK_STEP) {
         uint32_t word[4];
-        td_philox_words(draw.key, step, (uint64_t)i, word);
+        int64_t run = draw.of.run > 0 ? draw.of.run : n;
+        int64_t number = draw.of.first + 4 * i / run * draw.of.pitch + 4 * i % run;
+        td_philox_words(draw.key, step, (uint64_t)number / 4, word);
         for (int first = 0; first < 4; first += LANES) {
             int64_t at = 4 * i + first;
             if (at + LANES > n) {

@@ -61,6 +61,12 @@ typedef struct td_pool2d_params {
     bool count_include_pad; /* average pooling: divide by the whole window (PyTorch's default) */
 } td_pool2d_params;
 
+/* Which elements of a larger tensor a tensor has: element i is number first + i / run * pitch + i %
+ * run there. All are multiples of 4. run 0: the tensor is whole. */
+typedef struct td_numbering {
+    int64_t first, run, pitch;
+} td_numbering;
+
 /* Cross-entropy. */
 typedef struct td_entropy_params {
     double smoothing;

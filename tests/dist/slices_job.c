@@ -10,10 +10,10 @@
 
 enum { WIDTH = 32, ROWS = 16, BATCH = 4, CONTEXT = 8, WORDS = 32 };
 
-static td_module *mlp_block(void)
+static td_module *mlp_block(double dropout)
 {
     return td_nn_sequential(td_nn_layer_norm(WIDTH), td_nn_linear(WIDTH, 4 * WIDTH), td_nn_gelu(),
-                            td_nn_linear(4 * WIDTH, WIDTH));
+                            td_nn_dropout(dropout), td_nn_linear(4 * WIDTH, WIDTH));
 }
 
 td_module *slices_net(slices_kind kind, td_dtype dtype, double dropout)
@@ -22,7 +22,7 @@ td_module *slices_net(slices_kind kind, td_dtype dtype, double dropout)
     td_module *net = NULL;
     switch (kind) {
     case SLICES_MLP:
-        net = td_nn_sequential(mlp_block(), mlp_block(), mlp_block());
+        net = td_nn_sequential(mlp_block(dropout), mlp_block(dropout), mlp_block(dropout));
         break;
     case SLICES_ATTENTION:
         net = td_gpt(.vocabulary = WORDS, .context = CONTEXT, .layers = 1, .heads = 8, .width = 64,
@@ -43,10 +43,11 @@ td_module *slices_net(slices_kind kind, td_dtype dtype, double dropout)
     return net;
 }
 
-const td_tp_rule *slices_plan(slices_kind kind, int *count)
+const td_tp_rule *slices_plan(slices_kind kind, bool sequence, int *count)
 {
     static const td_tp_rule mlp[] = { { "*.1", .style = TD_TP_COLUMN },
-                                      { "*.3", .style = TD_TP_ROW } };
+                                      { "*.3", .style = TD_TP_COLUMN },
+                                      { "*.4", .style = TD_TP_ROW } };
     static const td_tp_rule attention[] = { { "*.attn.c_attn", .style = TD_TP_COLUMN,
                                               .parts = { 8, 8, 8 } },
                                             { "*.attn.c_proj", .style = TD_TP_ROW } };
@@ -56,19 +57,21 @@ const td_tp_rule *slices_plan(slices_kind kind, int *count)
                                       { "*.mlp.c_fc", .style = TD_TP_COLUMN },
                                       { "*.mlp.c_proj", .style = TD_TP_ROW },
                                       { "*.wte", .style = TD_TP_VOCAB },
-                                      { "lm_head", .style = TD_TP_VOCAB } };
+                                      { "lm_head", .style = TD_TP_VOCAB },
+                                      { "transformer.h", .style = TD_TP_SEQUENCE } };
     static const td_tp_rule llama[] = { { "*.attn.c_attn", .style = TD_TP_COLUMN,
                                           .parts = { 16, 8, 8 } },
                                         { "*.c_proj", .style = TD_TP_ROW },
                                         { "*.mlp.c_fc", .style = TD_TP_COLUMN },
                                         { "*.mlp.c_gate", .style = TD_TP_COLUMN },
                                         { "*.wte", .style = TD_TP_VOCAB },
-                                        { "lm_head", .style = TD_TP_VOCAB } };
+                                        { "lm_head", .style = TD_TP_VOCAB },
+                                        { "transformer.h", .style = TD_TP_SEQUENCE } };
     static const struct {
         const td_tp_rule *rules;
         int count;
-    } plans[] = { { mlp, 2 }, { attention, 2 }, { gpt, 6 }, { llama, 6 } };
-    *count = plans[kind].count;
+    } plans[] = { { mlp, 3 }, { attention, 2 }, { gpt, 7 }, { llama, 7 } };
+    *count = plans[kind].count - (kind >= SLICES_GPT && !sequence ? 1 : 0);
     return plans[kind].rules;
 }
 
@@ -98,7 +101,7 @@ static void slices_wrap(slices_job *job)
     const slices_case *c = job->c;
     char text[64];
     int count;
-    const td_tp_rule *rules = slices_plan(c->kind, &count);
+    const td_tp_rule *rules = slices_plan(c->kind, c->sequence, &count);
     snprintf(text, sizeof text, "dp=*,tp=%d", c->tp);
     REQUIRE_OK(td_mesh_new(text, &job->mesh));
     job->net = td_tensor_parallel(job->net, rules, count, .mesh = job->mesh, .slices = c->slices);
@@ -135,13 +138,23 @@ void slices_close(slices_job *job)
     td_free(job->y);
 }
 
+static td_tensor *slices_loss(const slices_job *job)
+{
+    if (job->c->kind == SLICES_MLP) {
+        return td_mse_loss(td_forward(job->net, job->x), job->y);
+    }
+    if (job->c->logits) {
+        td_tensor *logits = td_reshape(td_forward(job->net, job->x), TD_SHAPE(-1, WORDS));
+        return td_cross_entropy(logits, td_reshape(job->y, TD_SHAPE(-1)));
+    }
+    return td_forward2(job->net, job->x, job->y);
+}
+
 double slices_step(slices_job *job)
 {
     double loss = 0.0;
     TD_STEP {
-        td_tensor *l = job->c->kind == SLICES_MLP
-                           ? td_mse_loss(td_forward(job->net, job->x), job->y)
-                           : td_forward2(job->net, job->x, job->y);
+        td_tensor *l = slices_loss(job);
         td_zero_grad(job->optim);
         td_backward(l);
         if (job->c->clip) {

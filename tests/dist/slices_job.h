@@ -17,7 +17,8 @@ typedef struct slices_case {
     td_shard shard;
     bool clip, deferred;
     double dropout;
-    bool ema;
+    bool ema, sequence;
+    bool logits;             /* a GPT's loss is computed from its logits */
     const char *load, *save; /* checkpoints before and after the steps; NULL: none */
 } slices_case;
 
@@ -33,7 +34,7 @@ typedef struct slices_job {
 /* The model with the weights of a seed, not cut. */
 td_module *slices_net(slices_kind kind, td_dtype dtype, double dropout);
 /* The plan of a kind; *count rules. */
-const td_tp_rule *slices_plan(slices_kind kind, int *count);
+const td_tp_rule *slices_plan(slices_kind kind, bool sequence, int *count);
 /* Model, Adam and data of a rank; loads. */
 void slices_open(slices_job *job, const slices_case *c);
 void slices_close(slices_job *job);

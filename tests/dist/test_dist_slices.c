@@ -122,15 +122,16 @@ static void test_one_process(void **state)
 {
     (void)state;
     slices_result *one = new_result(), *many = new_result();
-    for (slices_kind kind = SLICES_MLP; kind <= SLICES_LLAMA; kind++) {
-        slices_case c = { kind, TD_F64, .tp = 1, .steps = 20 };
+    for (int k = SLICES_MLP; k <= SLICES_LLAMA + 1; k++) { /* the last one: by logits */
+        slices_kind kind = k <= SLICES_LLAMA ? (slices_kind)k : SLICES_GPT;
+        slices_case c = { kind, TD_F64, .tp = 1, .steps = 20, .logits = k > SLICES_LLAMA };
         run_case(&c, one);
         for (c.tp = 1; c.tp <= 4; c.tp *= 2) {
             c.slices = c.tp;
             run_case(&c, many);
             double d = furthest(many, one);
             if (!(d <= 1e-12)) {
-                fail_msg("kind %d, tp %d: %g from one process", (int)kind, c.tp, d);
+                fail_msg("kind %d, tp %d: %g from one process", k, c.tp, d);
             }
         }
     }
@@ -173,7 +174,7 @@ static void test_bad_plans(void **state)
                                    { "*.f", .style = TD_TP_ROW } };
     const td_tp_rule twice[] = { { "0.1*", .style = TD_TP_COLUMN }, { "*.1", .style = TD_TP_ROW } };
     const td_tp_rule norm[] = { { "0.0", .style = TD_TP_COLUMN } };
-    const td_tp_rule row[] = { { "0.3", .style = TD_TP_ROW } };
+    const td_tp_rule row[] = { { "0.4", .style = TD_TP_ROW } };
     const td_tp_rule heads[] = { { "*.c_attn", .style = TD_TP_COLUMN, .parts = { 16, 8, 8 } } };
     const td_tp_rule tie[] = { { "*.wte", .style = TD_TP_VOCAB } };
     const td_tp_rule words[] = { { "*.c_fc", .style = TD_TP_VOCAB } };
@@ -184,7 +185,7 @@ static void test_bad_plans(void **state)
                "'0.1 (Linear)' matches two rules, \"0.1*\" and \"*.1\"");
     expect_bad(slices_net(SLICES_MLP, TD_F32, 0.0), norm, 1, 2, "'0.0 (LayerNorm)'");
     expect_bad(slices_net(SLICES_MLP, TD_F32, 0.0), row, 1, 3,
-               "'0.3 (Linear)' (rule \"0.3\"): 128 inputs are not divisible by 3 slices");
+               "'0.4 (Linear)' (rule \"0.4\"): 128 inputs are not divisible by 3 slices");
     expect_bad(slices_net(SLICES_LLAMA, TD_F32, 0.0), heads, 1, 16,
                "'transformer.h.0.attn.c_attn (Linear)' (rule \"*.c_attn\"): 8 heads are not "
                "divisible by 16 slices");
@@ -208,7 +209,7 @@ static int run_after_ddp(int rank, int size, void *arg)
     procs_init(rank, size, 30.0);
     td_module *net = td_ddp(slices_net(SLICES_MLP, TD_F32, 0.0));
     int count;
-    const td_tp_rule *rules = slices_plan(SLICES_MLP, &count);
+    const td_tp_rule *rules = slices_plan(SLICES_MLP, false, &count);
     (void)td_tensor_parallel(net, rules, count);
     return 0;
 }
@@ -227,7 +228,7 @@ static int run_ddp_of_all(int rank, int size, void *arg)
     (void)arg;
     procs_init(rank, size, 30.0);
     int count;
-    const td_tp_rule *rules = slices_plan(SLICES_MLP, &count);
+    const td_tp_rule *rules = slices_plan(SLICES_MLP, false, &count);
     td_module *net = td_tensor_parallel(slices_net(SLICES_MLP, TD_F32, 0.0), rules, count);
     REQUIRE(td_ddp(net) == NULL);
     REQUIRE(strstr(td_last_error(), "slice 1 of 2") != NULL);
@@ -250,7 +251,7 @@ static int run_different(int rank, int size, void *arg)
     (void)arg;
     procs_init(rank, size, 30.0);
     int count;
-    const td_tp_rule *rules = slices_plan(SLICES_MLP, &count);
+    const td_tp_rule *rules = slices_plan(SLICES_MLP, false, &count);
     td_module *net = slices_net(SLICES_MLP, TD_F32, 0.0);
     td_tensor *w = td_module_find(net, "1.1")->tensors[0].tensor;
     td_set(w, (int64_t[]){ 127, 31 }, rank == 2 ? 0.25 : 0.5);
@@ -260,10 +261,10 @@ static int run_different(int rank, int size, void *arg)
 
     net = td_tensor_parallel(slices_net(SLICES_MLP, TD_F32, 0.0), rules, count);
     REQUIRE_OK(td_tensor_parallel_check(net));
-    td_tensor *bias = td_module_find(net, "2.3")->tensors[1].tensor;
+    td_tensor *bias = td_module_find(net, "2.4")->tensors[1].tensor;
     td_set(bias, (int64_t[]){ 5 }, td_get(bias, (int64_t[]){ 5 }) * (rank == 1 ? 1.0000001 : 1.0));
     REQUIRE(td_tensor_parallel_check(net) == TD_E_MISMATCH);
-    REQUIRE(strstr(td_last_error(), "'2.3.bias' differs") != NULL);
+    REQUIRE(strstr(td_last_error(), "'2.4.bias' differs") != NULL);
     td_module_free(net);
     td_dist_destroy();
     return 0;
@@ -304,20 +305,56 @@ static void test_clip_and_dropout(void **state)
 {
     (void)state;
     slices_result *one = new_result(), *many = new_result();
-    slices_case c = { SLICES_GPT, TD_F64, .tp = 1, .steps = 20, .clip = true, .dropout = 0.2 };
-    run_case(&c, one);
-    for (c.tp = 1; c.tp <= 4; c.tp *= 2) {
-        c.slices = c.tp;
-        run_case(&c, many);
-        assert_true(furthest(many, one) <= 1e-12);
+    for (slices_kind kind = SLICES_MLP; kind <= SLICES_GPT; kind += SLICES_GPT) {
+        slices_case c = { kind, TD_F64, .tp = 1, .steps = 20, .clip = true, .dropout = 0.2 };
+        run_case(&c, one);
+        for (c.tp = 1; c.tp <= 4; c.tp *= 2) {
+            c.slices = c.tp;
+            run_case(&c, many);
+            assert_true(furthest(many, one) <= 1e-12);
+        }
+        c.dtype = TD_F32;
+        c.slices = 8;
+        c.tp = 1;
+        run_case(&c, one);
+        for (c.tp = 2; c.tp <= 8; c.tp *= 2) {
+            run_case(&c, many);
+            assert_memory_equal(many, one, sizeof *one);
+        }
     }
-    c.dtype = TD_F32;
-    c.slices = 8;
-    c.tp = 1;
-    run_case(&c, one);
-    for (c.tp = 2; c.tp <= 8; c.tp *= 2) {
-        run_case(&c, many);
-        assert_memory_equal(many, one, sizeof *one);
+    munmap(one, sizeof *one);
+    munmap(many, sizeof *many);
+}
+
+/* Rows spread over ranks, norms' and biases' gradients summed; the same masks of dropout. */
+static void test_sequence(void **state)
+{
+    (void)state;
+    slices_result *one = new_result(), *many = new_result();
+    for (slices_kind kind = SLICES_GPT; kind <= SLICES_LLAMA; kind++) {
+        slices_case c = { kind, TD_F64, .tp = 1, .steps = 20, .clip = true, .dropout = 0.2 };
+        run_case(&c, one);
+        c.sequence = true;
+        for (c.tp = 1; c.tp <= 4; c.tp *= 2) {
+            c.slices = c.tp;
+            run_case(&c, many);
+            double d = furthest(many, one);
+            if (!(d <= 1e-12)) {
+                fail_msg("kind %d, tp %d: %g from one process", (int)kind, c.tp, d);
+            }
+        }
+        c.dtype = TD_F32;
+        c.steps = 3;
+        c.tp = 1;
+        c.slices = 8;
+        run_case(&c, one);
+        for (c.tp = 2; c.tp <= 8; c.tp *= 2) {
+            run_case(&c, many);
+            if (memcmp(many, one, sizeof *one) != 0) {
+                fail_msg("kind %d, tp %d: %g from the bits of one rank", (int)kind, c.tp,
+                         furthest(many, one));
+            }
+        }
     }
     munmap(one, sizeof *one);
     munmap(many, sizeof *many);
@@ -378,15 +415,11 @@ static void test_resume(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_process),
-        cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_long_run),
-        cmocka_unit_test(test_bad_plans),
-        cmocka_unit_test(test_after_ddp),
-        cmocka_unit_test(test_ddp_of_all),
-        cmocka_unit_test(test_equal_parameters),
-        cmocka_unit_test(test_clip_and_dropout),
-        cmocka_unit_test(test_files),
+        cmocka_unit_test(test_one_process),      cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_long_run),         cmocka_unit_test(test_bad_plans),
+        cmocka_unit_test(test_after_ddp),        cmocka_unit_test(test_ddp_of_all),
+        cmocka_unit_test(test_equal_parameters), cmocka_unit_test(test_clip_and_dropout),
+        cmocka_unit_test(test_sequence),         cmocka_unit_test(test_files),
         cmocka_unit_test(test_resume),
     };
     return cmocka_run_group_tests(tests, temp_folder_setup, temp_folder_teardown);

@@ -109,7 +109,8 @@ static bool check_dropout(td_device device)
     for (int i = 0; i < 2; i++) {
         td_tensor *x = td_full(TD_SHAPE(3, FLAT), 1.5, TD_F32, devices[i]);
         y[i] = td_zeros(TD_SHAPE(3, FLAT), TD_F32, devices[i]);
-        td_kernels_of(devices[i])->dropout(y[i], x, 0.3, key, &(uint64_t){ 11 }, false);
+        td_kernels_of(devices[i])
+            ->dropout(y[i], x, 0.3, key, &(uint64_t){ 11 }, (td_numbering){ 0 }, false);
         td_free(x);
     }
     bool good = same_bits(y[0], y[1], "dropout");
