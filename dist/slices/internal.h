@@ -32,6 +32,9 @@ void td_slices_sum(const td_slices *s, td_tensor *t, td_site at);
 void td_slices_product(const td_sliced *m, td_tensor *out, const td_tensor *x, const td_tensor *w,
                        td_math math, td_site at);
 
+/* td_tensor_parallel_check. */
+td_status td_slices_compare(td_slices *s);
+
 /* td_around.run of the styles; user: a td_sliced. */
 td_tensor *td_slices_column(const td_around_rest *rest, td_tensor *x, void *user);
 td_tensor *td_slices_row(const td_around_rest *rest, td_tensor *x, void *user);

@@ -35,7 +35,7 @@ td_tensor *td_slices_sum_rows(const td_slices *s, td_tensor *all, td_site at)
     return rows;
 }
 
-static td_tensor *view_of(td_tensor *t, td_site at)
+static td_tensor *rows_view(td_tensor *t, td_site at)
 {
     return td_step_view(t, t->offset, td_shape_of(t), t->stride, at);
 }
@@ -80,7 +80,7 @@ td_tensor *td_slices_sequence(const td_around_rest *rest, td_tensor *x, void *us
                   .inputs = { x }, .params = &s, .params_size = sizeof s);
     td_tensor *y = td_run_rest(rest, x), *all = td_slices_gather_rows(s, y, at);
     if (all == y) {
-        all = view_of(y, at);
+        all = rows_view(y, at);
     }
     y = TD_RECORD(at, .op = "give_rows", .backward = give_rows_backward, .out = all,
                   .inputs = { y }, .params = &s, .params_size = sizeof s);
@@ -105,7 +105,7 @@ static void fan_out(td_tensor *w, int begin, int end, td_tensor **views, td_site
     }
     for (int half = 0; half < 2; half++) {
         td_tensor *v = TD_RECORD(at, .op = "joint", .backward = joint_backward,
-                                 .out = view_of(w, at), .inputs = { w });
+                                 .out = rows_view(w, at), .inputs = { w });
         fan_out(v, half == 0 ? begin : middle, half == 0 ? middle : end, views, at);
     }
 }
@@ -123,7 +123,7 @@ static void leaf_backward(td_node *node, const td_tensor *dy)
 static void spread(const td_slices *s, td_tensor *leaf, td_tensor **views, td_site at)
 {
     td_tensor *w =
-        TD_RECORD(at, .op = "rows_parameter", .backward = leaf_backward, .out = view_of(leaf, at),
+        TD_RECORD(at, .op = "rows_parameter", .backward = leaf_backward, .out = rows_view(leaf, at),
                   .inputs = { leaf }, .params = &s, .params_size = sizeof s);
     fan_out(w, 0, s->here, views, at);
 }

@@ -286,88 +286,6 @@ static void slices_visit(td_module *m, const char *path, void *user)
     p->rows = rule != NULL && rule->style == TD_TP_SEQUENCE ? td_node_of(m)->path : p->rows;
 }
 
-/* ---- what all ranks have alike ---- */
-
-static td_status slices_agree(td_status mine, void *user)
-{
-    td_slices *s = user;
-    return s->slicing.ranks > 1 ? td_group_agree(s->group, mine) : mine;
-}
-
-static td_status slices_all_gather(td_tensor *all, const td_tensor *mine, void *user)
-{
-    return td_all_gather(((td_slices *)user)->group, all, mine, NULL);
-}
-
-static void slices_sum_numbers(double *numbers, int count, void *user)
-{
-    td_slices *s = user;
-    if (s->slicing.ranks > 1) {
-        td_slices_require(s, td_all_reduce_numbers(s->group, numbers, count), TD_NOWHERE);
-    }
-}
-
-/* ---- parameters that must be equal on all ranks ---- */
-
-/* Of a tensor's bits, or of how a deferred one will be drawn. 0 for what is cut. */
-static td_status slices_hash(const td_slicing *slicing, const td_tensor *t, int64_t *hash)
-{
-    const td_draw *draw = td_draw_of(t);
-    uint64_t number = 0;
-    if (draw != NULL) {
-        td_generator g = draw->generator;
-        double from[] = { draw->low, draw->high, td_random_f64(&g) };
-        number = td_hash_bytes(TD_HASH_BEGIN, (const char *)from, sizeof from);
-    } else if (td_cut_of(slicing, t) == NULL) {
-        size_t bytes = td_tensor_bytes(t);
-        char *values = malloc(bytes + 1);
-        if (values == NULL) {
-            return td_fail(TD_E_NOMEM, "no memory to compare %s", td_label(t));
-        }
-        td_read(t, values, t->dtype);
-        number = td_hash_bytes(TD_HASH_BEGIN, values, bytes);
-        free(values);
-    }
-    memcpy(hash, &number, sizeof number);
-    return TD_OK;
-}
-
-/* all: the hashes of each rank's tensors. The same verdict on all ranks. */
-static td_status slices_verdict(const td_slices *s, const td_state_list *list, const td_tensor *all)
-{
-    const int64_t *hashes = (const int64_t *)td_ptr(all);
-    for (int64_t i = 0; i < (int64_t)s->slicing.ranks * list->count; i++) {
-        if (hashes[i] != hashes[i % list->count]) {
-            return td_fail(TD_E_MISMATCH,
-                           "'%s' differs between the ranks of the slices: rank %d of them has "
-                           "other bits than rank 0 (were all ranks seeded alike?)",
-                           list->items[i % list->count].name, (int)(i / list->count));
-        }
-    }
-    return TD_OK;
-}
-
-static td_status slices_compare(td_slices *s)
-{
-    td_state_list list = td_module_state(s->model);
-    td_tensor *mine = td_new(TD_SHAPE(list.count), TD_I64, TD_CPU);
-    td_tensor *all = td_new(TD_SHAPE(s->slicing.ranks, list.count), TD_I64, TD_CPU);
-    td_status status = list.count >= 0 && mine != NULL && all != NULL ? TD_OK : TD_E_NOMEM;
-    for (int i = 0; i < list.count && status == TD_OK; i++) {
-        int64_t *hashes = (int64_t *)td_ptr(mine);
-        status = slices_hash(&s->slicing, list.items[i].tensor, &hashes[i]);
-    }
-    status = slices_agree(status, s);
-    if (status == TD_OK && s->slicing.ranks > 1) {
-        status = td_all_gather(s->group, all, mine, NULL);
-        status = status == TD_OK ? slices_verdict(s, &list, all) : status;
-    }
-    td_free(mine);
-    td_free(all);
-    td_state_list_free(&list);
-    return status;
-}
-
 /* ---- the whole ---- */
 
 static td_tensor *run_sliced(const td_around_rest *rest, td_tensor *x, void *user)
@@ -388,7 +306,26 @@ static void slices_free(void *user)
 td_status td_tensor_parallel_check(td_module *net)
 {
     td_slices *s = td_surrounded_by(net, run_sliced);
-    return s != NULL ? slices_compare(s) : TD_OK;
+    return s != NULL ? td_slices_compare(s) : TD_OK;
+}
+
+static td_status slices_agree(td_status mine, void *user)
+{
+    td_slices *s = user;
+    return s->slicing.ranks > 1 ? td_group_agree(s->group, mine) : mine;
+}
+
+static td_status slices_all_gather(td_tensor *all, const td_tensor *mine, void *user)
+{
+    return td_all_gather(((td_slices *)user)->group, all, mine, NULL);
+}
+
+static void slices_sum_numbers(double *numbers, int count, void *user)
+{
+    td_slices *s = user;
+    if (s->slicing.ranks > 1) {
+        td_slices_require(s, td_all_reduce_numbers(s->group, numbers, count), TD_NOWHERE);
+    }
 }
 
 /* *group NULL: this rank alone. */
@@ -479,7 +416,7 @@ static td_status slices_apply(const td_tensor_parallel_options *o, td_site at)
         require_matches(&plan);
     }
     status = slices_agree(status, s);
-    status = status == TD_OK ? slices_compare(s) : status;
+    status = status == TD_OK ? td_slices_compare(s) : status;
     if (status == TD_OK) {
         plan.apply = true;
         td_module_each(o->model, slices_visit, &plan);

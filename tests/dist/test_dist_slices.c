@@ -4,6 +4,7 @@
 #include "tests/help/dist_procs.h"
 #include "tests/help/expect_fatal.h"
 #include "tests/help/temp_folder.h"
+#include "autograd/hooks.h"
 #include "tensor/extend.h"
 #include "nn/io/fingerprint.h"
 #include "nn/module.h"
@@ -12,6 +13,7 @@
 #include <math.h>
 #include <inttypes.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -412,6 +414,53 @@ static void test_resume(void **state)
     }
 }
 
+/* ---- a rank dies in a step ---- */
+
+enum { VICTIM = 2 };
+
+static void die(td_tensor *leaf, void *user)
+{
+    (void)leaf, (void)user;
+    if (td_dist_rank() == VICTIM) {
+        raise(SIGKILL);
+    }
+}
+
+/* Before the first sum of a forward, or, in backward, before a COLUMN layer's. */
+static int run_death(int rank, int size, void *arg)
+{
+    slices_case c = { SLICES_GPT, TD_F32, .tp = size, .slices = size };
+    slices_job job;
+    procs_init(rank, size, 20.0);
+    slices_open(&job, &c);
+    slices_step(&job);
+    td_tensor *weight = td_module_find(job.net, "transformer.h.1.mlp.c_proj")->tensors[0].tensor;
+    if (*(const bool *)arg) {
+        REQUIRE(td_on_grad_ready(weight, die, NULL) > 0);
+    } else {
+        die(weight, NULL);
+    }
+    slices_step(&job);
+    return 0; /* not reached */
+}
+
+static void test_a_death_is_told_to_all(void **state)
+{
+    (void)state;
+    static procs_end ends[4];
+    for (int backward = 0; backward < 2; backward++) {
+        procs_run(4, limit, run_death, &(bool){ backward != 0 }, ends);
+        for (int rank = 0; rank < 4; rank++) {
+            if (rank != VICTIM) {
+                procs_assert_says(ends, rank, "tensor slices, rank ");
+                procs_assert_says(ends, rank, "rank 2 (pid ");
+                assert_int_not_equal(ends[rank].code, 0);
+            }
+        }
+        procs_assert_nothing_left();
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -420,7 +469,7 @@ int main(void)
         cmocka_unit_test(test_after_ddp),        cmocka_unit_test(test_ddp_of_all),
         cmocka_unit_test(test_equal_parameters), cmocka_unit_test(test_clip_and_dropout),
         cmocka_unit_test(test_sequence),         cmocka_unit_test(test_files),
-        cmocka_unit_test(test_resume),
+        cmocka_unit_test(test_resume),           cmocka_unit_test(test_a_death_is_told_to_all),
     };
     return cmocka_run_group_tests(tests, temp_folder_setup, temp_folder_teardown);
 }
