@@ -247,7 +247,7 @@ static void test_count_top(void **state)
 /* ---- dropout ---- */
 
 /* Frees x. */
-static void check_dropout(td_tensor *x, td_tensor *y, double p, bool accumulate)
+static void check_dropout(td_tensor *x, td_tensor *y, double p, td_numbering of, bool accumulate)
 {
     td_philox_key key = { 42, 7 };
     int64_t n = td_numel(x), kept = 0;
@@ -255,15 +255,16 @@ static void check_dropout(td_tensor *x, td_tensor *y, double p, bool accumulate)
     double *terms = ref_zeros(n);
     for (int64_t i = 0; i < n; i++) {
         uint32_t draw[4];
-        td_philox(key, 5, (uint64_t)i / 4, draw);
-        bool keep = (double)draw[i % 4] >= p * 0x1p32;
+        int64_t number = of.run > 0 ? of.first + i / of.run * of.pitch + i % of.run : i;
+        td_philox(key, 5, (uint64_t)number / 4, draw);
+        bool keep = (double)draw[number % 4] >= p * 0x1p32;
         double value = keep ? from[i] / (1.0 - p) : 0.0;
         kept += keep;
         terms[i] = fabs(want[i]) + fabs(value);
         want[i] += value;
     }
     assert_true(fabs((double)kept - (1.0 - p) * (double)n) <= 4.0 * sqrt((double)n));
-    k()->dropout(y, x, p, key, &(uint64_t){ 5 }, accumulate);
+    k()->dropout(y, x, p, key, &(uint64_t){ 5 }, of, accumulate);
     ref_close(y, want, terms, ref_tolerance(x->dtype), "dropout");
     free(from);
     free(want);
@@ -275,16 +276,21 @@ static void check_dropout(td_tensor *x, td_tensor *y, double p, bool accumulate)
 static void dropout_cases(td_dtype t)
 {
     static const double rates[] = { 0.0, 0.1, 0.5, 0.9 };
+    const td_numbering whole = { 0 }, columns = { 24, 12, 60 }, rows = { 6000, 3000, 3000 };
     for (int i = 0; i < 4; i++) {
         double p = rates[i];
         check_dropout(ref_tensor(TD_SHAPE(1), t, TD_ROW_MAJOR, 1),
-                      ref_tensor(TD_SHAPE(1), t, TD_ROW_MAJOR, 2), p, false);
+                      ref_tensor(TD_SHAPE(1), t, TD_ROW_MAJOR, 2), p, whole, false);
         check_dropout(ref_tensor(TD_SHAPE(50, 61), t, TD_ROW_MAJOR, 1),
-                      ref_tensor(TD_SHAPE(50, 61), t, TD_ROW_MAJOR, 2), p, true);
+                      ref_tensor(TD_SHAPE(50, 61), t, TD_ROW_MAJOR, 2), p, whole, true);
         check_dropout(ref_tensor(TD_SHAPE(40007), t, TD_ROW_MAJOR, 1),
-                      ref_tensor(TD_SHAPE(40007), t, TD_ROW_MAJOR, 2), p, false);
+                      ref_tensor(TD_SHAPE(40007), t, TD_ROW_MAJOR, 2), p, whole, false);
         check_dropout(ref_tensor(TD_SHAPE(4, 5, 6, 7), t, TD_IMAGE, 1),
-                      ref_tensor(TD_SHAPE(4, 5, 6, 7), t, TD_IMAGE, 2), p, true);
+                      ref_tensor(TD_SHAPE(4, 5, 6, 7), t, TD_IMAGE, 2), p, whole, true);
+        check_dropout(ref_tensor(TD_SHAPE(500, 12), t, TD_ROW_MAJOR, 1),
+                      ref_tensor(TD_SHAPE(500, 12), t, TD_ROW_MAJOR, 2), p, columns, false);
+        check_dropout(ref_tensor(TD_SHAPE(50, 60), t, TD_ROW_MAJOR, 1),
+                      ref_tensor(TD_SHAPE(50, 60), t, TD_ROW_MAJOR, 2), p, rows, true);
     }
 }
 
