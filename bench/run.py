@@ -25,6 +25,7 @@ import chart
 HERE = os.path.dirname(os.path.abspath(__file__))
 TORCH = os.path.join(HERE, "torch_peer.py")
 TORCH_DDP = os.path.join(HERE, "torch_ddp_peer.py")
+TORCH_GPT = os.path.join(HERE, "torch_gpt_peer.py")
 PICTURES = os.environ.get("TANDEM_PICTURES", "")  # FOLDER/CLASS/picture.jpg
 WINE = os.path.join(HERE, "..", "data", "wine.csv")
 
@@ -60,6 +61,23 @@ STEPS = [
          10, 128, 1, ALL, SOME),
     Step("resnet50 b16", "ResNet-50, 224x224, batch 16", "resnet50", "imagenet", 224, 1000, 16, 1,
          ALL, SOME),
+]
+
+# A GPT's parts: words, title, what a step has, and bench_gpt's arguments but for threads and precision.
+Part = collections.namedtuple("Part", "key title unit per_step steps arguments precisions")
+GPT = [
+    Part("nano", "gpt-nano, 12 x 64 tokens, training step", "tokens/s", 768, 10, "train gpt-nano 12 64", "fp32 bf16"),
+    Part("mini", "gpt-mini, 8 x 256 tokens, training step", "tokens/s", 2048, 1, "train gpt-mini 8 256", "fp32 bf16"),
+    Part("124m", "GPT-2 124M, 4 x 64 tokens, training step", "tokens/s", 256, 1, "train gpt2 4 64", "fp32 bf16"),
+    Part("attention t256", "attention, 8 x 6 heads, 256 tokens, 64 wide", "steps/s", 1, 5, "attention 8x6 256 64",
+         "fp32 bf16"),
+    Part("attention t1024", "attention, 1 x 12 heads, 1,024 tokens, 64 wide", "steps/s", 1, 5,
+         "attention 1x12 1024 64", "fp32 bf16"),
+    Part("write nano", "gpt-nano, a token from the cache", "tokens/s", 1, 200, "write gpt-nano 64 -", "fp32 bf16"),
+    Part("write mini", "gpt-mini, a token from the cache", "tokens/s", 1, 50, "write gpt-mini 256 -", "fp32 bf16"),
+    Part("write 124m", "GPT-2 124M, a token from the cache", "tokens/s", 1, 5, "write gpt2 256 -", "fp32 bf16"),
+    Part("head", "the head, 1,024 rows of 768, 50,257 words", "steps/s", 1, 1, "head 1024 50257 768",
+         "fp32 unfused"),
 ]
 
 
@@ -135,6 +153,20 @@ def jobs(build, pythons, threads):
                          for label, python in pythons.items()}}})
         result.append({"key": "pictures train", "title": "ResNet-50 trained on pictures, two workers",
                        "text": ours("bench_pictures", PICTURES, 2, 8)})
+    for p in GPT:
+        line = p.arguments.split() + [str(threads)]
+        for precision in ["fp32"] if "unfused" in p.precisions else p.precisions.split():
+            names = p.precisions.split() if "unfused" in p.precisions else [precision]
+            result.append({
+                "key": "gpt %s %s" % (p.key, precision), "title": "%s, %s" % (p.title, precision), "unit": p.unit,
+                "per_step": p.per_step, "warmup": 2, "steps": p.steps, "seconds": 8,
+                "peers": {**{"tandem " + name: ours("bench_gpt", *line, name) for name in names},
+                          **{"%s %s" % (label, how): Command([python, TORCH_GPT, *line, precision, how])
+                             for label, python in pythons.items() for how in ("eager", "compiled")}}})
+    if os.environ.get("TANDEM_LLMC") or os.environ.get("TANDEM_LLAMA2C"):
+        result.append({"key": "gpt c", "title": "llm.c's and llama2.c's CPU programs",
+                       "text": Command([sys.executable, os.path.join(HERE, "gpt_c_peers.py"), build,
+                                        str(threads)])})
     result.append({"key": "ops", "title": "single operations, fp32",
                    "table": ours("bench_ops", threads, 0.3)})
     result.append({"key": "evaluation", "title": "models without gradients, fp32",
@@ -267,7 +299,7 @@ def run(job, options):
         return run_table(job)
     if "text" in job:
         return run_text(job)
-    return compare(job, options.rounds, options.seconds)
+    return compare(job, options.rounds, min(options.seconds, job.get("seconds", options.seconds)))
 
 
 # ---- printing ----

@@ -7,7 +7,7 @@ unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TANDEM
 cat nn/*.c >"$work/text.txt"
 cat nn/optim/*.c >"$work/more.txt"
 ln -s "$PWD/nn" "$work/nn"
-tools=$PWD/tests/help
+tools=$PWD/tests/help tokenizer=$PWD/tests/tokenizer
 cd "$work" || exit 1 # checkpoints go here
 gpt=$apps/gpt
 model='gpt-nano layers=2 heads=2 width=32 context=32'
@@ -128,11 +128,32 @@ for shard in none optimizer gradients parameters; do
     [ $shard = none ] && cp sharded plain
     same 'the bits of plain DDP' plain sharded
 done
+for shard in none parameters; do
+    works "two ranks stop, --shard $shard" "$gpt" "${few[@]}" --epochs 1 --batch-size 6 --spawn 2 --shard $shard --save two.st
+    works 'one goes on' "$gpt" --data text.txt --resume two.st --epochs 2 --shard none --save-model one.st
+    weights one.st >one
+    [ $shard = none ] && cp one after_two
+    same 'with the same bits' after_two one
+    works 'or three' "$gpt" --data text.txt --resume two.st --epochs 2 --shard $shard --spawn 3
+done
 works 'by tdrun' "$apps/tdrun" --nproc-per-node 2 "$gpt" "${few[@]}" --batch-size 6 --save-model many.st
 weights many.st >sharded
 same 'the same bits' plain sharded
 works 'without a text' "$gpt" --preset "$model" --epochs 1 --epoch-steps 2
 says 'it says so' "^\*\*\* No --data: the text is this project's own sources"
+
+# ---- BPE ----
+
+bpe=(--vocab "$tokenizer/vocab.json" --merges "$tokenizer/merges.txt")
+if "$apps/tokenize" --out text.bin "${bpe[@]}" text.txt 2>&1 | grep -q 'has no BPE'; then
+    echo '# BPE skipped: built without PCRE2'
+else
+    works 'tokens of a text' "$apps/tokenize" --out text.bin "${bpe[@]}" text.txt
+    works 'are trained on' "$gpt" --data text.bin "${bpe[@]}" --preset "$model" --epochs 1 --epoch-steps 20 --save-model bpe.st
+    says 'by their own number' ' of 507; a step'
+    works 'and written as text' "$gpt" --generate 'static td_tensor' --model bpe.st --length 8 --top-k 3
+    says 'after the prompt' '^static td_tensor.'
+fi
 
 # ---- refusals ----
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # docs/tutorial: its commands run and print what the page shows, and its diffs are those of the lessons
 # as they are. A block ```text behind a block ```sh is the output, every line; `...` is any lines. A block
-# ```diff without names is a piece of the page's whole diff; a block ```bash FILE is that file.
+# ```diff without names is a piece of the whole diff, which the page shows or names (<!--diff OLD NEW -->); a block
+# ```bash FILE is that file.
 # run: plain
 . "$(dirname "$0")/../help/tap.sh"
 repository=$PWD
@@ -13,6 +14,7 @@ find "$apps" -maxdepth 1 -type f -executable -exec ln -s -t "$work/here/apps" {}
 ln -s "$repository/apps/tools" "$work/here/apps/"
 ln -s "$repository/tests" "$work/here/tests"
 ln -s "$repository/data" "$work/here/data"
+ln -s "$repository/docs" "$work/here/docs"
 
 block() { # block FILE FENCE [NUMBER]: what stands between a line "```FENCE" and "```"; the first such block
     awk -v fence="\`\`\`$2" -v number="${3:-1}" \
@@ -29,10 +31,12 @@ for page in docs/tutorial/[1-9]*-*.md; do
             works "$name: what they print ($i)" python3 tests/project/compare_output.py "$page" "$i" "$work/printed"
         fi
     done
-    if read -r _ old new < <(grep '^```diff ' "$page"); then
-        block "$page" "diff $old $new" >"$work/said"
+    if read -r mark old new _ < <(grep -E '^(```|<!--)diff ' "$page"); then
         diff -U1 "apps/$old.c" "apps/$new.c" | tail -n +3 >"$work/is"
-        same "$name: its diff of $old and $new" "$work/said" "$work/is"
+        if [ "$mark" = '```diff' ]; then
+            block "$page" "diff $old $new" >"$work/said"
+            same "$name: its diff of $old and $new" "$work/said" "$work/is"
+        fi
         for ((i = 1; i <= $(grep -c '^```diff$' "$page"); i++)); do
             [[ "$(<"$work/is")" == *"$(block "$page" diff "$i")"* ]]
             tap $? "$name: piece $i is in its diff"
