@@ -59,7 +59,7 @@ td_tensor *td_rope_at(td_rope_options options, td_site at);
 TD_END_C
 
 #define td_attention(...)                                                                          \
-    td_attention_at((td_attention_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
-#define td_rope(...) td_rope_at((td_rope_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+    td_attention_at((td_attention_options){ TD_OPT1(qkv, __VA_ARGS__) }, TD_HERE)
+#define td_rope(...) td_rope_at((td_rope_options){ TD_OPT1(x, __VA_ARGS__) }, TD_HERE)
 
 #endif

@@ -144,7 +144,8 @@ typedef struct td_csv_options {
  * fewer columns, a feature that is not a finite number in the range of f32, or a label that is no
  * class number. */
 td_dataset *td_csv_dataset_at(td_csv_options options, td_site at);
-#define td_csv_dataset(...) td_csv_dataset_at((td_csv_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_csv_dataset(...)                                                                        \
+    td_csv_dataset_at((td_csv_options){ TD_OPT1(path, __VA_ARGS__) }, TD_HERE)
 
 /* Mean and scale of each feature: a standardised value is (value - mean) / scale. */
 enum { TD_SCALER_FEATURES = 1024 };
@@ -346,9 +347,10 @@ void td_loader_seek(td_loader *loader, uint64_t epoch, int64_t batch);
 void td_loader_close(td_loader *loader);
 
 #define td_cifar_or_synthetic(...)                                                                 \
-    td_cifar_or_synthetic_at((td_cifar_or_synthetic_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+    td_cifar_or_synthetic_at(                                                                      \
+        (td_cifar_or_synthetic_options){ TD_OPT3(folder, train, test, __VA_ARGS__) }, TD_HERE)
 #define td_loader_open(...)                                                                        \
-    td_loader_open_at((td_loader_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+    td_loader_open_at((td_loader_options){ TD_OPT1(dataset, __VA_ARGS__) }, TD_HERE)
 
 TD_END_C
 

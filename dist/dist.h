@@ -194,7 +194,8 @@ TD_END_C
 
 #define td_distributed_sampler(...)                                                                \
     td_distributed_sampler_at((td_distributed_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
-#define td_evaluate(...) td_evaluate_at((td_evaluate_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
-#define td_ddp(...) td_ddp_at((td_ddp_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_evaluate(...)                                                                           \
+    td_evaluate_at((td_evaluate_options){ TD_OPT2(net, loader, __VA_ARGS__) }, TD_HERE)
+#define td_ddp(...) td_ddp_at((td_ddp_options){ TD_OPT1(model, __VA_ARGS__) }, TD_HERE)
 
 #endif

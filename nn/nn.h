@@ -228,25 +228,25 @@ TD_END_C
 #define td_summary(...) td_summary_at(__VA_ARGS__, TD_HERE)
 #define td_parameters(...) td_parameters_at(__VA_ARGS__, TD_HERE)
 #define td_clip_grad_norm(...)                                                                     \
-    td_clip_grad_norm_at((td_clip_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+    td_clip_grad_norm_at((td_clip_options){ TD_OPT2(params, max_norm, __VA_ARGS__) }, TD_HERE)
 #define td_clip_grad_value(...) td_clip_grad_value_at(__VA_ARGS__, TD_HERE)
 #define td_nn_linear(...)                                                                          \
-    td_nn_linear_at((td_nn_linear_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+    td_nn_linear_at((td_nn_linear_options){ TD_OPT2(in, out, __VA_ARGS__) }, TD_HERE)
 #define td_nn_conv2d(...)                                                                          \
-    td_nn_conv2d_at((td_nn_conv2d_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+    td_nn_conv2d_at((td_nn_conv2d_options){ TD_OPT2(in, out, __VA_ARGS__) }, TD_HERE)
 #define td_nn_batch_norm2d(...)                                                                    \
-    td_nn_batch_norm2d_at((td_nn_batch_norm2d_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+    td_nn_batch_norm2d_at((td_nn_batch_norm2d_options){ TD_OPT1(channels, __VA_ARGS__) }, TD_HERE)
 #define td_nn_layer_norm(...)                                                                      \
-    td_nn_layer_norm_at((td_nn_layer_norm_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+    td_nn_layer_norm_at((td_nn_layer_norm_options){ TD_OPT1(features, __VA_ARGS__) }, TD_HERE)
 #define td_nn_max_pool2d(...)                                                                      \
-    td_nn_max_pool2d_at((td_nn_pool2d_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+    td_nn_max_pool2d_at((td_nn_pool2d_options){ TD_OPT1(kernel, __VA_ARGS__) }, TD_HERE)
 #define td_nn_avg_pool2d(...)                                                                      \
-    td_nn_avg_pool2d_at((td_nn_pool2d_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+    td_nn_avg_pool2d_at((td_nn_pool2d_options){ TD_OPT1(kernel, __VA_ARGS__) }, TD_HERE)
 #define td_nn_dropout(...) td_nn_dropout_at(__VA_ARGS__, TD_HERE)
 #define td_nn_dropout2d(...) td_nn_dropout2d_at(__VA_ARGS__, TD_HERE)
 #define td_nn_stochastic_depth(...) td_nn_stochastic_depth_at(__VA_ARGS__, TD_HERE)
 #define td_nn_embedding(...)                                                                       \
-    td_nn_embedding_at((td_nn_embedding_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+    td_nn_embedding_at((td_nn_embedding_options){ TD_OPT2(rows, features, __VA_ARGS__) }, TD_HERE)
 #ifdef __cplusplus /* g++ takes no address of a temporary array */
 extern "C++" template <typename... Modules>
 inline td_module *td_nn_sequential_of(td_site at, Modules... children)
@@ -262,6 +262,6 @@ inline td_module *td_nn_sequential_of(td_site at, Modules... children)
                         TD_HERE)
 #endif
 #define td_nn_sequential_list(...) td_nn_sequential_at(__VA_ARGS__, TD_HERE)
-#define td_model(...) td_model_at((td_model_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_model(...) td_model_at((td_model_options){ TD_OPT1(name, __VA_ARGS__) }, TD_HERE)
 
 #endif

@@ -61,7 +61,7 @@ typedef struct td_image_folder_options {
  */
 td_dataset *td_image_folder_open_at(td_image_folder_options options, td_site at);
 #define td_image_folder_open(...)                                                                  \
-    td_image_folder_open_at((td_image_folder_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+    td_image_folder_open_at((td_image_folder_options){ TD_OPT1(folder, __VA_ARGS__) }, TD_HERE)
 
 /* Reads one image file into x, f32 [1,3,size,size] in the layout TD_IMAGE. TD_E_ARG: the transform
  * is out of range. TD_E_NOTFOUND, TD_E_IO: the file cannot be opened or read. TD_E_FORMAT: neither

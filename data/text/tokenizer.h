@@ -40,7 +40,7 @@ typedef struct td_tokenizer_options {
  * pattern is wrong; TD_E_UNSUPPORTED: tandem was built without PCRE2, which BPE needs. */
 td_tokenizer *td_tokenizer_open_at(td_tokenizer_options options, td_site at);
 #define td_tokenizer_open(...)                                                                     \
-    td_tokenizer_open_at((td_tokenizer_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+    td_tokenizer_open_at((td_tokenizer_options){ TD_OPT2(vocab, merges, __VA_ARGS__) }, TD_HERE)
 void td_tokenizer_free(td_tokenizer *t); /* NULL is fine */
 
 /* The largest token + 1, for the model's vocabulary. */

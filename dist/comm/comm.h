@@ -145,6 +145,7 @@ TD_END_C
 /* ---- what you call ---- */
 
 #define td_dist_init(...) td_dist_init_at((td_dist_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
-#define td_spawn(...) td_spawn_at((td_spawn_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_spawn(...)                                                                              \
+    td_spawn_at((td_spawn_options){ TD_OPT3(fn, arg, nprocs, __VA_ARGS__) }, TD_HERE)
 
 #endif

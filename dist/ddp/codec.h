@@ -77,6 +77,8 @@ TD_END_C
 
 /* td_ddp(net, .codec = td_powersgd(.rank = 4, .start = 10)) */
 #define td_powersgd(...)                                                                           \
-    (&(td_powersgd_options){ .codec = td_codec_powersgd, __VA_ARGS__, .end_ = 0 }.codec)
+    (&TD_LVALUE(td_powersgd_options,                                                               \
+                (td_powersgd_options){ .codec = td_codec_powersgd, __VA_ARGS__, .end_ = 0 })       \
+          .codec)
 
 #endif

@@ -77,6 +77,9 @@ TD_END_C
 
 /* For td_ddp_options.strategy, which copies the options. */
 #define td_leaves(...)                                                                             \
-    (&(td_leaves_options){ .head = { &td_leaves_type }, __VA_ARGS__, .end_ = 0 }.head)
+    (&TD_LVALUE(td_leaves_options, (td_leaves_options){ .head = { &td_leaves_type },               \
+                                                        TD_NAME(count) __VA_ARGS__,                \
+                                                        .end_ = 0 })                               \
+          .head)
 
 #endif

@@ -90,8 +90,9 @@ td_status td_pipeline_picture(td_module *net, const char *path, double *bubble);
 
 TD_END_C
 
-#define td_pipeline(...) td_pipeline_at((td_pipeline_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_pipeline(...)                                                                           \
+    td_pipeline_at((td_pipeline_options){ TD_OPT1(model, __VA_ARGS__) }, TD_HERE)
 #define td_pipeline_step(...)                                                                      \
-    td_pipeline_step_at((td_pipeline_step_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+    td_pipeline_step_at((td_pipeline_step_options){ TD_OPT3(model, x, y, __VA_ARGS__) }, TD_HERE)
 
 #endif

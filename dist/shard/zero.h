@@ -134,6 +134,9 @@ TD_END_C
 
 /* For td_ddp_options.strategy, which copies the options. */
 #define td_zero(...)                                                                               \
-    (&(td_zero_options){ .strategy = { &td_zero_type }, __VA_ARGS__, .end_ = 0 }.strategy)
+    (&TD_LVALUE(td_zero_options, (td_zero_options){ .strategy = { &td_zero_type },                 \
+                                                    TD_NAME(stage) __VA_ARGS__,                    \
+                                                    .end_ = 0 })                                   \
+          .strategy)
 
 #endif

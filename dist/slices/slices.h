@@ -57,6 +57,7 @@ typedef struct td_tp_rule {
 } td_tp_rule;
 
 typedef struct td_tensor_parallel_options {
+    int begin_; /* for the library */
     td_module *model;
     const td_tp_rule *rules;
     int count;
@@ -67,7 +68,6 @@ typedef struct td_tensor_parallel_options {
      * computed by itself, and sums over slices are taken in a fixed tree: with equal `slices` the
      * results have the same bits on 1, 2, 4, ... ranks. */
     int slices;
-    int end_; /* for the library */
 } td_tensor_parallel_options;
 
 /* td_tensor_parallel(net, rules, count, ...) cuts the weights of the modules that the rules match,
@@ -89,6 +89,7 @@ td_status td_tensor_parallel_check(td_module *net);
 TD_END_C
 
 #define td_tensor_parallel(...)                                                                    \
-    td_tensor_parallel_at((td_tensor_parallel_options){ __VA_ARGS__, .end_ = 0 }, TD_HERE)
+    td_tensor_parallel_at(                                                                         \
+        (td_tensor_parallel_options){ TD_OPT3(model, rules, count, __VA_ARGS__) }, TD_HERE)
 
 #endif

@@ -31,6 +31,6 @@ TD_END_C
 /* ---- what you call ---- */
 
 #define td_adam_compact(...)                                                                       \
-    td_adam_compact_at((td_adam_compact_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+    td_adam_compact_at((td_adam_compact_options){ TD_OPT1(params, __VA_ARGS__) }, TD_HERE)
 
 #endif

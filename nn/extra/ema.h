@@ -43,7 +43,7 @@ void td_ema_swap(td_ema *ema);
 
 /* ---- what you call ---- */
 
-#define td_ema_new(...) td_ema_new_at((td_ema_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_ema_new(...) td_ema_new_at((td_ema_options){ TD_OPT1(model, __VA_ARGS__) }, TD_HERE)
 
 TD_END_C
 

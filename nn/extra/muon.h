@@ -40,6 +40,6 @@ TD_END_C
 
 /* ---- what you call ---- */
 
-#define td_muon(...) td_muon_at((td_muon_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_muon(...) td_muon_at((td_muon_options){ TD_OPT1(params, __VA_ARGS__) }, TD_HERE)
 
 #endif

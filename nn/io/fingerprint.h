@@ -42,8 +42,9 @@ typedef struct td_fingerprints {
  * TD_E_NOMEM; TD_E_UNSUPPORTED as td_checkpoint_save; or what the exchange of the ranks says. */
 td_status td_fingerprint_at(td_fingerprints *result, td_checkpoint_options options, td_site at);
 #define td_fingerprint(RESULT, ...)                                                                \
-    td_fingerprint_at(RESULT, (td_checkpoint_options){ .begin_ = 0, .path = "", __VA_ARGS__ },     \
-                      TD_HERE)
+    td_fingerprint_at(                                                                             \
+        RESULT, (td_checkpoint_options){ .begin_ = 0, .path = "", TD_NAME(model) __VA_ARGS__ },    \
+        TD_HERE)
 /* The same of the gradients, under the parameters' names; 0: a parameter has none. All ranks call
  * it if they share the optimizer's state or have slices. If they do both, the sum depends on the
  * number of slices. */

@@ -110,6 +110,6 @@ TD_END_C
 #define td_gpt(...) td_gpt_at((td_gpt_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 
 #define td_gpt_generate(...)                                                                       \
-    td_gpt_generate_at((td_gpt_generate_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+    td_gpt_generate_at((td_gpt_generate_options){ TD_OPT1(gpt, __VA_ARGS__) }, TD_HERE)
 
 #endif

@@ -38,6 +38,6 @@ td_status td_onnx_export_at(td_onnx_options options, td_site at);
 TD_END_C
 
 #define td_onnx_export(...)                                                                        \
-    td_onnx_export_at((td_onnx_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+    td_onnx_export_at((td_onnx_options){ TD_OPT3(model, shape, path, __VA_ARGS__) }, TD_HERE)
 
 #endif

@@ -109,11 +109,11 @@ double td_schedule_lr(const td_schedule *schedule, double position);
 
 /* ---- what you call ---- */
 
-#define td_sgd(...) td_sgd_at((td_sgd_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
-#define td_adam(...) td_adam_at((td_adam_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
-#define td_adamw(...) td_adamw_at((td_adam_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_sgd(...) td_sgd_at((td_sgd_options){ TD_OPT1(params, __VA_ARGS__) }, TD_HERE)
+#define td_adam(...) td_adam_at((td_adam_options){ TD_OPT1(params, __VA_ARGS__) }, TD_HERE)
+#define td_adamw(...) td_adamw_at((td_adam_options){ TD_OPT1(params, __VA_ARGS__) }, TD_HERE)
 #define td_optim_set(...)                                                                          \
-    td_optim_set_at((td_optim_set_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+    td_optim_set_at((td_optim_set_options){ TD_OPT2(optim, group, __VA_ARGS__) }, TD_HERE)
 
 TD_END_C
 

@@ -44,7 +44,6 @@ int main(void)
     return 0;
 }
 END
-repository=$PWD
 cd "$work" || exit 1
 flags=$(pkg-config --cflags --libs tandem)
 # shellcheck disable=SC2086
@@ -66,16 +65,6 @@ if command -v g++ >/dev/null; then
     works 'the program as C++17' g++ -std=c++17 -Wall -Wextra -Werror -o plus -x c++ app.c -x none $flags
     works 'starts' ./plus
     same 'the same' first out
-    { # README's first lines of C, as they stand there
-        echo '#include "tandem.h"'
-        echo 'void lines(td_dataset *train); void lines(td_dataset *train) {'
-        sed -n '/^```c$/,/^```$/{/^```$/q;/^```/!p}' "$repository/README.md"
-        echo '}'
-    } >readme.cc
-    grep -q 'td_nn_sequential(.*td_nn_linear' readme.cc && grep -q 'td_adam(td_parameters(net), .lr' readme.cc
-    tap $? "README's lines are there" readme.cc
-    # shellcheck disable=SC2086
-    works "README's lines as C++17" g++ -std=c++17 -Wall -Werror -fsyntax-only readme.cc $flags
 else
     echo '# skipped: g++ is not installed'
 fi
