@@ -386,7 +386,7 @@ docs: ## the API by module, from the headers: build/docs/html (needs doxygen)
 # The public headers beside tandem.h, and all that they reach, as the compiler lists them.
 PUBLIC  := tandem.h tensor/extend.h tensor/f16.h tensor/part.h tensor/extra/dlpack.h tensor/extra/dlpack_abi.h tensor/tune/tune.h tensor/graph/captured.h \
            tensor/observe/profile.h tensor/observe/memory_plan.h tensor/observe/watch.h tensor/hooks.h autograd/tape.h autograd/hooks.h autograd/gradcheck.h \
-           nn/module.h nn/around.h nn/onnx/onnx.h nn/io/safetensors.h nn/extra/ema.h nn/extra/scaler.h nn/extra/muon.h nn/extra/layers.h nn/extra/optimizers.h nn/extra/compact.h nn/extra/schedules.h \
+           nn/module.h nn/around.h nn/onnx/onnx.h nn/io/safetensors.h nn/io/fingerprint.h nn/extra/ema.h nn/extra/scaler.h nn/extra/muon.h nn/extra/layers.h nn/extra/optimizers.h nn/extra/compact.h nn/extra/schedules.h \
            nn/extra/inspect.h nn/extra/lora.h nn/models/files/gpt_files.h \
            dist/comm/store.h dist/comm/collectives.h dist/comm/mesh.h dist/ddp/codec.h dist/ddp/extra.h dist/graph/captured.h dist/trace.h \
            data/inspect.h data/text/tokenizer.h

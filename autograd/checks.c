@@ -51,15 +51,13 @@ void td_check_match(const td_tensor *a, const td_tensor *b, const char *op, td_s
 
 /* ---- results: who observes them; NaN and infinity ---- */
 
-static _Thread_local struct {
-    td_result_fn see; /* NULL: none is set */
-    void *user;
-} results;
+static _Thread_local td_result_fn see; /* NULL: none is set */
+static _Thread_local void *see_user;
 
-void td_observe_results(td_result_fn see, void *user)
+void td_observe_results(td_result_fn fn, void *user)
 {
-    results.see = see;
-    results.user = user;
+    see = fn;
+    see_user = user;
 }
 
 static atomic_bool debug_nan;
@@ -82,8 +80,8 @@ static bool all_finite(const td_tensor *t)
 void td_check_result(const td_tensor *t, td_tensor *const *inputs, int count, const char *op,
                      td_site at)
 {
-    if (results.see != NULL) {
-        results.see(&(td_seen_result){ op, td_context_top(), -1, t }, results.user);
+    if (see != NULL) {
+        see(t, op, td_context_top(), -1, see_user);
     }
     if (!td_debug_nan() || all_finite(t)) {
         return;
@@ -104,8 +102,7 @@ void td_check_result(const td_tensor *t, td_tensor *const *inputs, int count, co
 
 void td_check_gradients(const td_node *node)
 {
-    bool wanted = results.see != NULL || td_debug_nan();
-    for (int i = 0; wanted && i < node->edge_count; i++) {
+    for (int i = 0; (see != NULL || td_debug_nan()) && i < node->edge_count; i++) {
         const struct td_grad_state *state = node->edges[i].state;
         const td_tensor *gradient = NULL;
         if (state != NULL && state->leaf == NULL) {
@@ -113,8 +110,8 @@ void td_check_gradients(const td_node *node)
         } else if (state != NULL && state->leaf->tensor != NULL) {
             gradient = state->leaf->contributed ? state->leaf->buffer : NULL;
         }
-        if (gradient != NULL && results.see != NULL) {
-            results.see(&(td_seen_result){ node->op, node->module, i, gradient }, results.user);
+        if (gradient != NULL && see != NULL) {
+            see(gradient, node->op, node->module, i, see_user);
         }
         if (gradient != NULL && td_debug_nan() && !all_finite(gradient)) {
             td_fatal(node->site,

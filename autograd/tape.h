@@ -74,15 +74,12 @@ void td_observe_operations(td_operation_fn observe, void *user);
 /* Whether operations are observed. Then fused operations run as the single operations in them. */
 bool td_operations_observed(void);
 
-/* On this thread, until it is called with see NULL: `see` gets the result of each operation, and in
- * backward each gradient that an operation has written. All runs as it does otherwise. */
-typedef struct td_seen_result {
-    const char *op, *module; /* module NULL: outside of modules */
-    int input;               /* of whose gradient this is; -1: forward's result */
-    const td_tensor *tensor;
-} td_seen_result;
-typedef void (*td_result_fn)(const td_seen_result *result, void *user);
-void td_observe_results(td_result_fn see, void *user);
+/* On this thread, until it is called with fn NULL: fn gets the result of each operation (input:
+ * -1), and in backward each gradient of an input that an operation has written. module NULL:
+ * outside of modules. Operations run as they do otherwise. */
+typedef void (*td_result_fn)(const td_tensor *t, const char *op, const char *module, int input,
+                             void *user);
+void td_observe_results(td_result_fn fn, void *user);
 
 /* ---- for backward functions; i counts from 0 as in td_record_args ---- */
 

@@ -264,11 +264,12 @@ static void test_backward_in_a_hook_is_refused(void **state)
     assert_string_equal(events, "a end ");
 }
 
-static void note_result(const td_seen_result *r, void *user)
+static void note_result(const td_tensor *t, const char *op, const char *module, int input,
+                        void *user)
 {
     char text[64];
-    snprintf(text, sizeof text, "%s%s%d ", r->op, (const char *)user, r->input);
-    assert_true(td_numel(r->tensor) > 0);
+    snprintf(text, sizeof text, "%s%s%d ", op, (const char *)user, input);
+    assert_true(td_numel(t) > 0 && module == NULL);
     note(text);
 }
 

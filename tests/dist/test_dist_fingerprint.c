@@ -2,6 +2,7 @@
 #include "nn/io/fingerprint.h"
 #include "dist/ddp/codec.h"
 #include "nn/params.h"
+#include "tests/dist/leaf_run.h"
 #include "tests/dist/shard_run.h"
 #include "tests/help/dist_procs.h"
 #include "tests/help/temp_folder.h"
@@ -190,6 +191,28 @@ static void test_layouts_have_one_fingerprint(void **state)
     munmap(result, sizeof *result);
 }
 
+/* Leaves: of the same run on any number of ranks. */
+static void test_leaves_have_one_fingerprint(void **state)
+{
+    (void)state;
+    char path[512], first[32] = "", text[32];
+    snprintf(path, sizeof path, "%s", temp_path("run.safetensors"));
+    for (int ranks = 1; ranks <= 5; ranks++) {
+        for (int way = TD_SHARD_NONE; way < LEAF_WAYS; way++) {
+            const leaf_case c = { .leaves = 6, .steps = 3, .way = way, .adam = true, .save = path };
+            (void)leaf_hash(&c, ranks);
+            assert_int_equal(td_checkpoint_metadata(path, TD_KEY_FINGERPRINT, text, sizeof text),
+                             TD_OK);
+            if (first[0] == '\0') {
+                memcpy(first, text, sizeof first);
+            }
+            if (strcmp(text, first) != 0) {
+                fail_msg("%d ranks, way %d: %s, not %s", ranks, way, text, first);
+            }
+        }
+    }
+}
+
 /* ---- files ---- */
 
 /* A file in which one byte is another. */
@@ -267,6 +290,8 @@ int main(void)
         cmocka_unit_test(test_elements_of_each_size),
         cmocka_unit_test(test_every_bit_counts),
         cmocka_unit_test_setup_teardown(test_layouts_have_one_fingerprint, temp_folder_setup,
+                                        temp_folder_teardown),
+        cmocka_unit_test_setup_teardown(test_leaves_have_one_fingerprint, temp_folder_setup,
                                         temp_folder_teardown),
         cmocka_unit_test_setup_teardown(test_damaged_files_are_refused, temp_folder_setup,
                                         temp_folder_teardown),

@@ -76,21 +76,20 @@ static td_status write_list(const hashes *h, const char *what, td_fingerprints *
     return status;
 }
 
-static void see_result(const td_seen_result *r, void *user)
+static void see_result(const td_tensor *t, const char *op, const char *module, int number,
+                       void *user)
 {
     hashes *h = user;
     char name[512], input[32] = "";
     uint64_t value = 0;
-    const td_tensor *t = r->tensor;
     td_status status =
         td_fingerprint_tensor(td_fingerprint_name("", t->dtype, td_shape_of(t)), t, &value);
     h->seen = h->seen == TD_OK ? status : h->seen;
-    if (r->input >= 0) {
-        snprintf(input, sizeof input, ", input %d", r->input);
+    if (number >= 0) {
+        snprintf(input, sizeof input, ", input %d", number);
     }
-    snprintf(name, sizeof name, "%s, %s%s", r->op, r->module != NULL ? r->module : "no module",
-             input);
-    write_line(h, r->input >= 0 ? "backward" : "forward", name, value);
+    snprintf(name, sizeof name, "%s, %s%s", op, module != NULL ? module : "no module", input);
+    write_line(h, number >= 0 ? "backward" : "forward", name, value);
 }
 
 td_status hashes_before(hashes *h, int64_t step, const td_checkpoint_options *state)
