@@ -197,6 +197,8 @@ SMALL := nn/io/% nn/models/% data/download/% dist/comm/launch/% dist/comm/store/
          data/wine.c data/csv.c data/cifar_files.c data/images/folder.c data/images/folder_list.c \
          data/images/folder_split.c dist/comm/queue.c dist/comm/watchdog.c dist/comm/report.c
 BUILT := $(LIB_SRC) $(COMMON) $(APP_SRC)
+# Tests are compiled in half of the time so; what they compare with computes much, and is in files of its own.
+$(call objects,$(TEST_SRC) $(LONG_SRC)): ALL_CFLAGS += -O1
 # Loops of f64 are for checking, and those for x86 without AVX2 for machines of before 2013: small. Those of AVX2
 # and of bf16 have shorter code for what a vector leaves over, at the same speed.
 $(B)/tensor/cpu/ops_loops_f64.o $(B)/tensor/cpu/ops_loops_f64_avx2.o: ALL_CFLAGS += -O2
@@ -214,6 +216,10 @@ endif
 ifneq ($(filter address,$(subst $(comma), ,$(SANITIZE))),)
 $(B)/tensor/cpu/gemm_kernels.o $(B)/tensor/cpu/bf16_kernels.o $(B)/tensor/cpu/depthwise_kernels.o: \
     ALL_CFLAGS += $(if $(filter clang%,$(compiler)),-mllvm -asan-stack=0,--param=asan-stack=0)
+endif
+# What convolutions are compared with: plain loops of the tests, whose own checks would take half of the time.
+ifneq ($(SANITIZE),)
+$(B)/tests/tensor/conv_case.o: ALL_CFLAGS += -fno-sanitize=all
 endif
 
 # Kernels: by nvcc, or by the C++ compiler for the emulated GPU.

@@ -29,7 +29,7 @@ fixed=
 export fixed
 
 run_one() { # run_one TEST: its output and result line go to $logs
-    local test=$1 name log begin seconds rc passed failed skipped planned why
+    local test=$1 name log begin seconds cpu rc passed failed skipped planned why
     name=$(basename "$test")
     log=$logs/$name.log
     begin=$EPOCHREALTIME
@@ -42,6 +42,9 @@ run_one() { # run_one TEST: its output and result line go to $logs
         rc=$?
     } >"$log" 2>&1
     seconds=$(awk "BEGIN { printf \"%.1f\", $EPOCHREALTIME - $begin }")
+    times >"$logs/$name.cpu" # not in $(...), which would be another process with no children
+    cpu=$(awk 'NR == 2 { split($1 $2, t, /[ms]/); printf "%.1f", t[1] * 60 + t[2] + t[3] * 60 + t[4] }' "$logs/$name.cpu")
+    echo "$cpu" >"$logs/$name.cpu"
     passed=$(grep -c '^ok ' "$log")
     skipped=$(grep -c '^not ok .*# SKIP' "$log") # so does cmocka write it
     failed=$(($(grep -c '^not ok ' "$log") - skipped))
@@ -60,7 +63,7 @@ run_one() { # run_one TEST: its output and result line go to $logs
     [ "$skipped" -eq 0 ] && skipped= || skipped=", $skipped skipped"
     if [ "$failed" -eq 0 ]; then
         why=$(sed -n -e 's/^not ok [0-9]* - .*# SKIP \(..*\)/      skipped: \1/p' -e 's/^# skipped: /      skipped: /p' "$log")
-        printf 'ok    %-34s %3d passed%s  %.1f s%s\n' "$name" "$passed" "$skipped" "$seconds" "${why:+$'\n'$why}"
+        printf 'ok    %-34s %3d passed%s  %.1f s, CPU %.1f s%s\n' "$name" "$passed" "$skipped" "$seconds" "$cpu" "${why:+$'\n'$why}"
     else
         {
             printf 'FAIL  %-34s %3d passed, %d failed%s  %.1f s (code %d)\n' \

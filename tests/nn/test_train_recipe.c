@@ -225,7 +225,7 @@ static double smoothed_loss(double smoothing, int64_t batch)
     td_module *net = job_net(JOB_MLP, 1, TD_F64);
     td_tensor *x = td_new(TD_SHAPE(batch, FEATURES), TD_F64, TD_CPU);
     td_tensor *y = td_new(TD_SHAPE(batch), TD_I64, TD_CPU);
-    int64_t index[SAMPLES];
+    int64_t index[SAMPLES] = { 0 };
     for (int64_t i = 0; i < batch; i++) {
         index[i] = i;
     }

@@ -63,28 +63,25 @@ def is_root(path):
 
 def read_calls(build):
     """{(from, to): names} of the sources whose object files are there, and those sources."""
-    defined, used, seen = {}, {}, set()
+    defined, used, objects = {}, {}, {}
     for room in ("tensor", "autograd", "nn", "data", "dist"):
         for folder, _, names in os.walk(room):
-            for name in sorted(names):
-                source = os.path.join(folder, name)
-                objects = os.path.join(build, source[:-2] + ".o")
-                if not name.endswith(".c") or not os.path.exists(objects):
-                    continue
-                seen.add(source)
-                symbols = subprocess.run(["nm", objects], capture_output=True, text=True, check=True).stdout
-                for line in symbols.split("\n"):
-                    words = line.split()
-                    if len(words) >= 2 and words[-2] == "U":
-                        used.setdefault(words[-1], set()).add(source)
-                    elif len(words) == 3 and words[1].isupper():
-                        defined[words[2]] = source
+            for source in (os.path.join(folder, name) for name in sorted(names) if name.endswith(".c")):
+                if os.path.exists(os.path.join(build, source[:-2] + ".o")):
+                    objects[os.path.join(build, source[:-2] + ".o")] = source
+    symbols = subprocess.run(["nm", "-A", *objects], capture_output=True, text=True, check=True).stdout
+    for line in symbols.splitlines():
+        path, words = line.split(":", 1)[0], line.split(":", 1)[1].split()
+        if words[-2] == "U":
+            used.setdefault(words[-1], set()).add(objects[path])
+        elif len(words) == 3 and words[1].isupper():
+            defined[words[2]] = objects[path]
     calls = {}
     for name, sources in used.items():
         for source in sources:
             if name in defined and defined[name] != source:
                 calls.setdefault((source, defined[name]), set()).add(name)
-    return calls, seen
+    return calls, set(objects.values())
 
 
 def known_line(call):

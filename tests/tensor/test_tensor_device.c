@@ -49,7 +49,8 @@ static void test_bad_names_are_refused(void **state)
 static void test_a_gpu_that_is_not_there_is_refused_with_advice(void **state)
 {
     (void)state;
-    td_device device = TD_CPU_N(9), last = TD_CUDA_N(15);
+    const td_device last = TD_CUDA_N(15);
+    td_device device = TD_CPU_N(9);
     td_status status = td_device_parse("cuda:15", &device);
     assert_true(status == TD_E_UNSUPPORTED || status == TD_E_DEVICE);
     assert_int_equal(device.index, 9); /* untouched */
