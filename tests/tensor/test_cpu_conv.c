@@ -307,7 +307,8 @@ static float *large_result(const td_conv2d_desc *d, td_conv2d_pass pass, const f
     return memory;
 }
 
-/* 1x1 taps: `from` channels become `to`. Rows repeat, so that few are computed here, and all compared. */
+/* 1x1 taps: `from` channels become `to`. Rows repeat, so that few are computed here, and all
+ * compared. */
 static void check_large(int size, int64_t from, int64_t to, bool backward, bool accumulate)
 {
     enum { ROWS = 61 };
