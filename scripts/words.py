@@ -11,7 +11,7 @@ import sys
 
 WORDS = [  # what is not written, what is written instead, places left
     (r"pictures?", "image", 101),
-    (r"nobody", "no thread, no rank, no caller: name the thing", 46),
+    (r"nobody", "no thread, no rank, no caller: name the thing", 45),
     (r"beside", "next to, compared with", 23),
     (r"so many", "a number of, N", 25),
     (r"meets?|met", "in range, valid; waits for, is reached by", 93),

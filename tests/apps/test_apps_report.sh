@@ -131,6 +131,8 @@ for line in 'nonsense' ',[1]' ',{"ph":"X","pid":-1,"tid":0,"ts":1,"dur":1,"name"
 done
 printf '{"traceEvents":[\n]}\n' >nothing.json
 fails 'a trace of nothing' 1 'nothing\.json:2: no events' "$app" nothing.json -o x.html
+printf '{"traceEvents":[\n{"ph":"M","pi' >begun.json
+fails 'a trace that has just begun' 1 'begun\.json:2: no events' "$app" begun.json -o x.html
 echo 'time,loss' >time.csv
 fails 'another table' 1 "time\.csv: the first line is not 'step" "$app" time.csv -o x.html
 printf 'step,loss\n1,2\n2,x\n' >words.csv

@@ -158,7 +158,9 @@ static bool make_lanes(report_trace *t)
 {
     double first = INFINITY;
     const report_event *named = NULL;
-    qsort(t->events, (size_t)t->count, sizeof *t->events, compare_events);
+    if (t->count > 0) {
+        qsort(t->events, (size_t)t->count, sizeof *t->events, compare_events);
+    }
     for (int64_t i = 0; i < t->count; i++) {
         first = t->events[i].kind < REPORT_KINDS ? fmin(first, t->events[i].begin) : first;
     }
