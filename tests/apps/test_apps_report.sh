@@ -158,7 +158,7 @@ says 'and says so' 'no spans with the name step'
 # ---- runs that write it themselves ----
 
 few=(--limit 64 --batch-size 16 --epochs 1 --threads 1)
-works 'two ranks with --report' "$apps/cifar_resnet18" "${few[@]}" --spawn 2 --report run.html
+works 'two ranks with --report' "$apps/cifar_resnet18" "${few[@]}" --batch-size 8 --spawn 2 --report run.html
 says 'they say so' '^report: run\.html$'
 whole 'the page is whole, and has all events' run.html run/trace.json
 says 'curves, ranks, options' '^ranks 2$'
@@ -168,6 +168,11 @@ works 'a GPT' "$apps/gpt" --data "$OLDPWD/README.md" --preset gpt-nano --epochs 
     --log-dir gpt --report gpt.html
 whole 'the page is whole, and has all events' gpt.html gpt/trace.json
 says 'it counts tokens' 'Tokens a second'
+draw=$OLDPWD/docs/tutorial/draw_ways.py
+works 'the figure of ways to share a step' python3 "$draw" ways.svg 'A & B=run'
+grep -q '>A &amp; B<' ways.svg && grep -q '>1[23][0-9] MiB a rank<' ways.svg && grep -q 'ms; 43 MiB in messages; ' ways.svg
+tap $? 'what a rank keeps, and what it sends' ways.svg
+fails 'a figure of two steps' 1 'gpt/trace\.json has fewer than three steps' python3 "$draw" ways.svg GPT=gpt
 fails 'two traces' 1 'give one of --report and --trace' "$apps/cifar_resnet18" "${few[@]}" --report x.html --trace x.json
 fails 'a page that has no place' 1 'none/x\.html cannot be written' "$apps/cifar_resnet18" "${few[@]}" --report none/x.html \
     --log-dir logs
