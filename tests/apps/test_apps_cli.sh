@@ -42,6 +42,7 @@ same "$name --help begins with what most runs need" "$work/expected" "$work/firs
 works "$name --version" "$app" --version
 says "$name --version is tandem's" '^tandem [0-9]+\.'
 fails "$name: unknown flag" 64 'nonsense' "$app" --nonsense
+fails "$name: a misspelt flag" 64 "unrecognized option '--batchsize'; the nearest is --batch-size" "$app" --epochs 1 --batchsize=3
 fails "$name: a value without an option" 64 "'stray'" "$app" stray
 fails "$name: an option without its value" 64 'epochs' "$app" --epochs
 fails "$name: negative" 64 '--epochs: -3 is out of range; it goes from 1 to' "$app" --epochs=-3

@@ -238,6 +238,55 @@ static void help_text(const cli_option *option, char *text, size_t size)
     }
 }
 
+/* The option of a word "--name" or "--name=value", as getopt takes it: '_' for '-', and cut short;
+ * count if there is none. */
+static int option_of_word(const parse_state *parse, const char *word)
+{
+    size_t length = strcspn(word, "=");
+    for (int i = 0; i < parse->count; i++) {
+        const char *name = parse->options[i].name;
+        size_t same = 0;
+        while (same < length &&
+               (word[same] == name[same] || (word[same] == '_' && name[same] == '-'))) {
+            same++;
+        }
+        if (same == length) {
+            return i;
+        }
+    }
+    return parse->count;
+}
+
+/* argp names an option that is unknown; this says which one may be meant. */
+static void refuse_unknown(const parse_state *parse, int argc, char **argv)
+{
+    const char *names[CLI_MAX_OPTIONS];
+    int count = 0;
+    for (; count < parse->count; count++) {
+        names[count] = parse->options[count].name;
+    }
+    bool is_command = parse->rest != NULL && parse->rest->is_command; /* with options of its own */
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        const char *word = argv[i] + 2;
+        int length = (int)strcspn(argv[i], "=") - 2;
+        if (strncmp(argv[i], "--", 2) != 0) {
+            if (is_command) {
+                return;
+            }
+            continue;
+        }
+        int option = option_of_word(parse, word);
+        if (option < count) {
+            i += parse->options[option].kind != CLI_FLAG && word[length] == '\0';
+        } else if (strncmp("help", word, strlen(word)) != 0 &&
+                   strncmp("usage", word, strlen(word)) != 0 &&
+                   strncmp("version", word, strlen(word)) != 0) {
+            cli_refuse("unrecognized option '--%.*s'; the nearest is --%s", length, word,
+                       td_nearest_name(word, names, count));
+        }
+    }
+}
+
 void cli_parse_rest(int argc, char **argv, const char *description, cli_option *options, int count,
                     cli_rest *rest)
 {
@@ -279,6 +328,7 @@ void cli_parse_rest(int argc, char **argv, const char *description, cli_option *
                          .parser = on_key,
                          .args_doc = rest != NULL ? rest->name : NULL,
                          .doc = description };
+    refuse_unknown(&parse, argc, argv);
     argp_parse(&argp, argc, argv, rest != NULL && rest->is_command ? ARGP_IN_ORDER : 0, NULL,
                &parse);
 }
