@@ -4,6 +4,7 @@
 usage: gpt_transformers.py --check                  the packages are there
        gpt_transformers.py make KIND FOLDER         trains a small KIND (gpt2, llama) on this file's bytes, and saves it
        gpt_transformers.py compare FOLDER OUT       transformers' logits and greedy tokens, next to worker_gpt's in OUT
+       gpt_transformers.py compare FOLDER OUT ADAPTER    the same of PEFT, with tandem's adapters for c_attn
        gpt_transformers.py tokens                   a prompt
 """
 import os
@@ -45,9 +46,25 @@ def make(kind, folder):
     model.save_pretrained(folder)
 
 
-def compare(folder, out):
+def adapted(model, path):
+    import peft
+    from safetensors import safe_open
+
+    with safe_open(path, "pt") as f:
+        alpha = float(f.metadata()["lora.alpha"])
+    values = load_file(path)
+    config = peft.LoraConfig(r=min(next(iter(values.values())).shape), lora_alpha=alpha, target_modules=["c_attn"],
+                             fan_in_fan_out=True)
+    model = peft.get_peft_model(model, config)
+    unexpected = peft.set_peft_model_state_dict(model, values).unexpected_keys
+    assert not unexpected, unexpected
+    return model.eval()
+
+
+def compare(folder, out, adapter=None):
     kind = transformers.AutoConfig.from_pretrained(folder).model_type
     model = transformers.AutoModelForCausalLM.from_pretrained(folder).float().eval()
+    model = adapted(model, adapter) if adapter else model
     theirs = load_file(out)
     tokens = list(PROMPT)
     with torch.no_grad():
