@@ -357,7 +357,7 @@ test: tests ## all tests; TESTS="data step": those with such names; SANITIZE=...
 
 .PHONY: aarch64
 aarch64: ## AArch64 by a cross compiler, tested under qemu-user (make deps-cross)
-	@BUILD=build/aarch64-linux-gnu-gcc-nocuda tests/run.sh tests/aarch64.sh
+	@BUILD=build/aarch64-linux-gnu-gcc-nocuda TEST_TIMEOUT=1800 tests/run.sh tests/aarch64.sh
 
 test-long: tests $(LONG) $(B)/bench/bench_overlap ## all tests and the long ones
 	@BUILD=$(B) SANITIZE=$(SANITIZE) TANDEM_LONG=1 TEST_TIMEOUT=7200 tests/run.sh $(TEST_BIN) \
