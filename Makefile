@@ -461,7 +461,7 @@ endif
 
 help: ## this list
 	@printf 'tandem %s\n\n' "$(VERSION)"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' Makefile
 	@printf '  make %-17s %s\n' \
 	    deps 'installs (Debian, Ubuntu) or names what building needs; deps test: what tests need, too' \
 	    deps-dev 'the same for lint, fuzz and API pages' \
