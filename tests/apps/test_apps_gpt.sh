@@ -47,6 +47,13 @@ for ranks in 2 4; do
     done
 done
 
+for ranks in 1 2 4; do
+    works "tensor slices on $ranks" "$apps/gpt_tensor" --data text.txt --model 'gpt-nano layers=2 width=32 heads=4 context=16' \
+        --steps 4 --nprocs $ranks --slices 4
+    [ $ranks = 1 ] && mv gpt_tensor.safetensors one.safetensors
+    [ $ranks = 1 ] || same 'the file of one process' one.safetensors gpt_tensor.safetensors
+done
+
 # ---- refusals ----
 
 fails 'no such file' 1 'nothing\.txt' "$apps/gpt_single" --data nothing.txt
