@@ -179,8 +179,12 @@ static td_status fingerprints_add(td_fingerprints *f, const char *name, uint64_t
 static td_status fingerprints_sum(td_fingerprints *f, const td_params_peers *peers)
 {
     double *halves = calloc(2 * (size_t)f->count + 1, sizeof *halves);
-    TD_TRY(td_records_agree(
-        peers, NULL, halves != NULL ? TD_OK : td_fail(TD_E_NOMEM, "no memory for fingerprints")));
+    td_status status = halves != NULL ? TD_OK : td_fail(TD_E_NOMEM, "no memory for fingerprints");
+    status = td_records_agree(peers, NULL, status);
+    if (status != TD_OK || halves == NULL) {
+        free(halves);
+        return status;
+    }
     for (int i = 0; i < f->count; i++) {
         halves[2 * i] = f->items[i].summed ? (double)(uint32_t)f->items[i].value : 0;
         halves[2 * i + 1] = f->items[i].summed ? (double)(f->items[i].value >> 32) : 0;
