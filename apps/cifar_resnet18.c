@@ -205,7 +205,7 @@ static td_status train(train_run *r)
         ((job *)r)->print_every = PRINT_EVERY_TOGETHER;
     }
     if (!train_args_given(&r->args, "lr")) {
-        r->args.lr *= td_dist_world_size();
+        r->args.lr *= (double)train_world(r);
     }
     TD_TRY(train_mesh(r));
     TD_TRY(train_begin(r));
@@ -234,6 +234,9 @@ static int run(job *j)
                 "started%s\n",
                 r->app, started ? " (the environment says that this is one of those)" : "");
         return 1;
+    }
+    if (r->args.ranks.leaves > 0 && !started && j->dp == 0 && j->spawn == 0) {
+        j->spawn = 1;
     }
     if (j->spawn > 0) {
         return train_spawn(r, rank_main, j, j->spawn);

@@ -260,7 +260,8 @@ typedef struct td_deal {
     bool no_padding;      /* neither repeat nor drop samples: ranks may differ by one sample */
     /* parts > 0: this rank gets the shares of several: of rank, rank + stride, and so on (or of the
      * last rank, where there are no more), and none is no_padding. Its order has `each` samples of
-     * every share in turn, so that a batch of parts * each has `each` of every share. */
+     * every share in turn, so that a batch of parts * each has `each` of every share. parts 0 and
+     * each > 0: with no_padding, whole batches of `each` samples are dealt instead of samples. */
     int parts, stride;
     int64_t each;
 } td_deal;

@@ -73,6 +73,13 @@ td_sampler *td_random_sampler(td_generator *g)
 static int64_t share_of(const td_deal *deal, int64_t length)
 {
     int64_t world = deal->world_size > 0 ? deal->world_size : 1;
+    if (deal->no_padding && deal->each > 0) {
+        int64_t batches = (length + deal->each - 1) / deal->each;
+        int64_t mine = (batches - deal->rank + world - 1) / world;
+        int64_t missing = batches * deal->each - length; /* in the last batch */
+        bool has_last = batches > 0 && (batches - 1) % world == deal->rank;
+        return batches > deal->rank ? mine * deal->each - (has_last ? missing : 0) : 0;
+    }
     int64_t total = deal->no_padding  ? length
                     : deal->drop_last ? length / world * world
                                       : (length + world - 1) / world * world;
@@ -90,13 +97,15 @@ void td_deal_samples(const td_deal *deal, const int64_t *all, int64_t length, in
 {
     int64_t world = deal->world_size > 0 ? deal->world_size : 1;
     int64_t share = share_of(deal, length - begin), parts = deal->parts > 0 ? deal->parts : 1;
-    int64_t each = deal->parts > 0 ? deal->each : share;
+    int64_t each = deal->parts > 0 ? deal->each : share, whole = deal->no_padding ? deal->each : 0;
     for (int64_t first = 0; first < share; first += each) {
         for (int64_t part = 0; part < parts; part++) {
             int64_t rank = deal->rank + part * deal->stride;
             rank = rank < world ? rank : world - 1;
             for (int64_t i = first; i < share && i < first + each; i++) {
-                int64_t place = (begin + rank + i * world) % length;
+                int64_t from =
+                    whole > 0 ? (rank + i / whole * world) * whole + i % whole : rank + i * world;
+                int64_t place = (begin + from) % length;
                 *index++ = all != NULL ? all[place] : place;
             }
         }

@@ -43,12 +43,13 @@ static td_status train_gpt(train_run *r)
     if (r->optim == NULL || td_optim_group(r->optim, is_vector, NULL, 1.0, 0.0) < 0) {
         return TD_E_NOMEM; /* td_last_error has the reason */
     }
-    int ranks = td_dist_world_size();
-    int64_t windows = r->args.batch_size * ranks * train_group_size(r) * g->learning.epoch_steps;
+    int64_t windows =
+        r->args.batch_size * train_world(r) * train_group_size(r) * g->learning.epoch_steps;
+    td_deal deal = train_deal(r);
+    int64_t parts = deal.parts > 0 ? deal.parts : 1;
     r->loader =
-        td_loader_open(g->train, .batch_size = r->args.batch_size, .device = r->args.device,
-                       .sampler = td_window_sampler(windows, (uint64_t)r->args.seed),
-                       .deal = { .rank = td_dist_rank(), .world_size = ranks },
+        td_loader_open(g->train, .batch_size = r->args.batch_size * parts, .device = r->args.device,
+                       .sampler = td_window_sampler(windows, (uint64_t)r->args.seed), .deal = deal,
                        .workers = (int)r->args.workers, .streamed = r->args.compute.streamed);
     return train_loop(r);
 }
@@ -139,6 +140,9 @@ static int gpt_begin(gpt_run *g)
         int code = gpt_use(g) != TD_OK ? app_failed(r->app) : 0;
         td_module_free(r->net);
         return code;
+    }
+    if (r->args.ranks.leaves > 0 && !td_dist_is_launched() && g->spawn == 0) {
+        g->spawn = 1;
     }
     if (g->spawn > 0) {
         return train_spawn(r, gpt_rank_main, g, g->spawn);

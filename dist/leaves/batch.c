@@ -39,10 +39,11 @@ td_batch td_leaf_batch(const td_module *net, const td_batch *batch)
                "is a multiple of td_leaf_deal's .parts, and the leaf begins with td_leaf_next",
                (long long)batch->size, (long long)parts, v->turn < 0 ? " of which none runs" : "");
     int64_t from = v->turn * size;
-    return parts == 1 ? *batch
-                      : (td_batch){ .x = rows_of(batch->x, from, from + size),
-                                    .y = rows_of(batch->y, from, from + size),
-                                    .size = size,
-                                    .index = batch->index,
-                                    .samples = batch->samples + from };
+    return parts == 1
+               ? *batch
+               : (td_batch){ .x = rows_of(batch->x, from, from + size),
+                             .y = rows_of(batch->y, from, from + size),
+                             .size = size,
+                             .index = batch->index,
+                             .samples = batch->samples != NULL ? batch->samples + from : NULL };
 }

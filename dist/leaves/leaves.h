@@ -1,4 +1,4 @@
-/* Leaves: the same weights, bit for bit, on any number of ranks.
+/* Leaves: the same weights, bit for bit, on any number of ranks. docs/leaves.md explains them.
  *
  * The global batch of a step is cut into a fixed number of slices, the leaves. A leaf is what one
  * rank of td_ddp computes in a step: forward, loss and backward of its samples, with batch

@@ -249,6 +249,60 @@ static void test_without_a_group_it_is_a_world_of_one(void **state)
     }
 }
 
+/* A rank with the shares of several ranks gets them batch by batch, whichever ranks these are. */
+static void test_several_shares(void **state)
+{
+    (void)state;
+    enum { WORLD = 8, EACH = 3 };
+    for (int64_t length = 1; length <= 60; length += 7) {
+        for (int ranks = 1; ranks <= WORLD; ranks++) {
+            int first = (WORLD - 1) * (ranks - 1) / ranks;
+            td_deal deal = { .rank = first,
+                             .world_size = WORLD,
+                             .parts = ranks,
+                             .stride = 2,
+                             .each = EACH,
+                             .drop_last = length % 2 == 1 && length > WORLD };
+            drawn all = draw(&(td_distributed_options){ .deal = deal, .shuffle = true }, 3, length);
+            int64_t share = all.count / ranks, *index = all.index;
+            for (int64_t from = 0; from < share; from += EACH) {
+                int64_t here = share - from < EACH ? share - from : EACH;
+                for (int part = 0; part < ranks; part++, index += here) {
+                    int rank = first + 2 * part < WORLD ? first + 2 * part : WORLD - 1;
+                    drawn one = draw(&(td_distributed_options){ .rank = rank,
+                                                                .world_size = WORLD,
+                                                                .shuffle = true,
+                                                                .drop_last = deal.drop_last },
+                                     3, length);
+                    assert_int_equal(one.count, share);
+                    assert_memory_equal(index, one.index + from, (size_t)here * sizeof *index);
+                }
+            }
+        }
+    }
+}
+
+/* Whole batches: all but the last of an epoch have the same samples on any number of ranks. */
+static void test_whole_batches(void **state)
+{
+    (void)state;
+    enum { EACH = 4 };
+    for (int64_t length = 1; length <= 40; length++) {
+        for (int world = 1; world <= 5; world++) {
+            int64_t seen = 0;
+            for (int rank = 0; rank < world; rank++) {
+                td_deal deal = { rank, world, .no_padding = true, .each = EACH };
+                drawn d = draw(&(td_distributed_options){ .deal = deal }, 0, length);
+                for (int64_t i = 0; i < d.count; i++) {
+                    assert_int_equal(d.index[i], (i / EACH * world + rank) * EACH + i % EACH);
+                }
+                seen += d.count;
+            }
+            assert_int_equal(seen, length);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -257,6 +311,8 @@ int main(void)
         cmocka_unit_test(test_union_is_the_set),
         cmocka_unit_test(test_epochs_differ),
         cmocka_unit_test(test_a_loader_counts_the_epochs),
+        cmocka_unit_test(test_several_shares),
+        cmocka_unit_test(test_whole_batches),
         cmocka_unit_test(test_bad_ranks),
         cmocka_unit_test(test_without_a_group_it_is_a_world_of_one),
     };

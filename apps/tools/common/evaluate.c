@@ -44,20 +44,28 @@ static bool batch_done(const td_evaluation *so_far, void *user)
     return !r->stop;
 }
 
-/* Opens this rank's part, no sample twice, or the numbers would be wrong. */
+/* Opens this rank's part, no sample twice, or the numbers would be wrong. With leaves no batch
+ * depends on the number of ranks. */
 static td_status open_part(train_run *r, int64_t batch_size)
 {
-    int64_t fewest = r->test->length / td_dist_world_size();
-    r->tests.common = (fewest + batch_size - 1) / batch_size;
+    int ranks = td_dist_world_size();
+    int64_t length = r->test->length, fewest = length / ranks;
+    bool leaves = td_leaf_count(r->net) > 0;
+    r->tests.common = leaves ? (length + batch_size - 1) / batch_size / ranks
+                             : (fewest + batch_size - 1) / batch_size;
     if (r->tests.loader != NULL) {
         return TD_OK;
     }
     /* A loader draws from its generator even when it does not shuffle. */
     td_generator_seed(&r->tests.generator, 0);
     bool alone = !td_dist_is_initialized();
+    td_deal deal = { .rank = td_dist_rank(),
+                     .world_size = ranks,
+                     .no_padding = true,
+                     .each = leaves ? batch_size : 0 };
     r->tests.loader =
         td_loader_open(r->test, .batch_size = batch_size, .workers = (int)r->args.workers,
-                       .sampler = alone ? NULL : td_distributed_sampler(.no_padding = true),
+                       .sampler = alone ? NULL : td_distributed_sampler(.deal = deal),
                        .generator = &r->tests.generator, .streamed = r->args.compute.streamed,
                        .device = r->net->device);
     return r->tests.loader != NULL ? TD_OK : TD_E_NOMEM;

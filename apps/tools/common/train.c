@@ -47,21 +47,18 @@ bool train_is_due(int64_t number, int64_t every)
 
 /* ---- a step ---- */
 
-enum { LOSS, SUMS, OUTCOME = SUMS + TRAIN_SUMS /* of the loss scaler */, RESULTS };
-
 /* The means that are shown are those of all ranks, and if one of them is asked to stop, all do:
  * they must take the same number of steps. If the disk has a checkpoint that was saved in the
  * background, the program says so. */
 static td_status count_step(train_run *r, const double *results, int64_t targets)
 {
-    double sums[] = {
-        results[LOSS],     results[SUMS],
-        results[SUMS + 1], (double)targets,
-        stop_requested(),  r->saving.thread != NULL && !td_saving_is_written(r->saving.thread)
-    };
+    bool writes = r->saving.thread != NULL && !td_saving_is_written(r->saving.thread);
+    double sums[6] = { results[RESULT_LOSS], results[RESULT_SUMS], results[RESULT_SUMS + 1] };
+    sums[3] = (double)targets, sums[4] = stop_requested(), sums[5] = writes;
     TD_TRY(ranks_sum(sums, 6));
     r->state.batch++;
-    r->state.loss_sum += sums[0] / td_dist_world_size();
+    r->state.loss_sum +=
+        r->ranks.leaves.loss != NULL ? results[RESULT_LOSS] : sums[0] / td_dist_world_size();
     r->state.sums[0] += sums[1];
     r->state.sums[1] += sums[2];
     r->state.seen += (int64_t)sums[3];
@@ -70,7 +67,7 @@ static td_status count_step(train_run *r, const double *results, int64_t targets
     return sums[5] == 0 ? train_save_finish(r) : TD_OK;
 }
 
-static td_status check_step(const train_run *r, double loss)
+td_status train_check_loss(const train_run *r, double loss)
 {
     TD_TRY(r->ranks.status); /* a peer may have died */
     return isfinite(loss)
@@ -132,7 +129,7 @@ static td_tensor *part_of(td_tensor *loss, train_group group)
 }
 
 /* After gradients beyond f16 the step is skipped: here, or in a captured step by the device. */
-static void optimize(train_run *r)
+void train_optimize(train_run *r)
 {
     if (!td_scaler_unscale(r->scaler, td_parameters(r->net))) {
         return;
@@ -159,18 +156,18 @@ static td_status learn(void *user, td_tensor *const *inputs, td_tensor **results
     if (unsynced) {
         td_ddp_no_sync_begin(r->net);
     }
-    results[LOSS] = train_measure(r->net, &batch, sums, r);
-    for (int i = 0; i < TRAIN_SUMS; i++) {
-        results[SUMS + i] = sums[i] != NULL ? sums[i] : results[LOSS]; /* which is not shown */
+    results[RESULT_LOSS] = train_measure(r->net, &batch, sums, r);
+    for (int i = 0; i < TRAIN_SUMS; i++) { /* without a sum, a number that is not shown */
+        results[RESULT_SUMS + i] = sums[i] != NULL ? sums[i] : results[RESULT_LOSS];
     }
     bool eager = r->runner.captured == NULL;
-    td_status status = eager ? check_step(r, td_item(results[LOSS])) : TD_OK;
+    td_status status = eager ? train_check_loss(r, td_item(results[RESULT_LOSS])) : TD_OK;
     if (status == TD_OK && group.first) {
         td_zero_grad(r->optim);
     }
     if (status == TD_OK) {
-        td_backward(td_scaler_loss(r->scaler, part_of(results[LOSS], group)));
-        results[OUTCOME] = r->scaler != NULL ? td_scaler_outcome(r->scaler) : NULL;
+        td_backward(td_scaler_loss(r->scaler, part_of(results[RESULT_LOSS], group)));
+        results[RESULT_OUTCOME] = r->scaler != NULL ? td_scaler_outcome(r->scaler) : NULL;
     }
     if (unsynced) {
         td_ddp_no_sync_end(r->net);
@@ -179,7 +176,7 @@ static td_status learn(void *user, td_tensor *const *inputs, td_tensor **results
     TD_TRY(r->ranks.status);
     TD_TRY(train_hash_gradients(r, batches_asked(r)));
     if (group.last) {
-        optimize(r);
+        train_optimize(r);
     }
     return train_hash_after(r, batches_asked(r));
 }
@@ -266,11 +263,12 @@ static td_status take_results(train_run *r)
     int64_t batch = r->state.batch;
     bool last = group_of(r, batch).last; /* otherwise the outcome is that of a step before */
     TD_TRY(runner_next(&r->runner, results));
-    TD_TRY(check_step(r, results[LOSS]));
-    TD_TRY(check_scale(r, last && results[OUTCOME] == TD_SCALE_HOPELESS));
-    r->optim_steps += last && results[OUTCOME] == TD_SCALE_TAKEN;
+    TD_TRY(train_sum_leaves(r, &results[RESULT_LOSS]));
+    TD_TRY(train_check_loss(r, results[RESULT_LOSS]));
+    TD_TRY(check_scale(r, last && results[RESULT_OUTCOME] == TD_SCALE_HOPELESS));
+    r->optim_steps += last && results[RESULT_OUTCOME] == TD_SCALE_TAKEN;
     TD_TRY(count_step(r, results, r->targets[batch % RUNNER_DEPTH]));
-    return after_step(r, results[LOSS]);
+    return after_step(r, results[RESULT_LOSS]);
 }
 
 /* What a batch's step depends on. The last group of an epoch may have fewer samples, always the
@@ -414,6 +412,7 @@ static td_status prepare(train_run *r)
     if ((averages && r->ema == NULL) || (scales && r->scaler == NULL)) {
         return TD_E_NOMEM;
     }
+    TD_TRY(train_begin_leaves(r));
     train_hook_tell(r);
     train_shard_tell(r);
     TD_TRY(train_resume(r));
@@ -475,8 +474,9 @@ td_status train_loop(train_run *r)
     if (r->task->begins != NULL) {
         r->task->begins(r);
     }
-    r->runner =
-        (runner){ .step = learn, .user = r, .results = r->scaler != NULL ? RESULTS : OUTCOME };
+    r->runner = (runner){ .step = r->ranks.leaves.loss != NULL ? train_learn_leaves : learn,
+                          .user = r,
+                          .results = r->scaler != NULL ? RESULTS : RESULT_OUTCOME };
     td_status status = r->args.compute.graph ? runner_capture(&r->runner, r->args.device, r->loader,
                                                               r->args.words.graph)
                                              : TD_OK;

@@ -17,6 +17,7 @@
 #include "apps/tools/common/runner.h"
 #include "dist/comm/mesh.h"
 #include "nn/extra/scaler.h"
+#include "dist/leaves/leaves.h"
 #include "tandem.h"
 
 enum { TRAIN_PATH_BYTES = 4096 };
@@ -93,12 +94,18 @@ typedef struct train_tests {
     int64_t common; /* batches that every rank has */
 } train_tests;
 
+/* Of this process's leaves in a step. */
+typedef struct train_leaf_results {
+    double *loss; /* of each leaf, 0 for those of other processes; NULL: there are no leaves */
+} train_leaf_results;
+
 /* How the processes of a run work together. */
 typedef struct train_together {
     td_mesh *mesh;        /* NULL: there is one process */
     train_hook hook;      /* --comm-hook */
     td_zero_options zero; /* --shard */
-    td_status status;     /* what td_ddp_on_error has told, if anything */
+    train_leaf_results leaves;
+    td_status status; /* what td_ddp_on_error has told, if anything */
 } train_together;
 
 /* --save-async: the checkpoint that a thread is writing. */
@@ -269,6 +276,30 @@ bool train_defers(const train_run *r);
  */
 bool train_saves_model(const train_run *r);
 void train_shard_tell(const train_run *r);
+
+/* --leaves (train_leaves.c). What shares a step: its leaves, otherwise the processes. */
+int64_t train_world(const train_run *r);
+td_status train_check_leaves(const train_run *r);
+/* This process's share of the samples; with r->net made. A batch has the option's batch size, or
+ * that for each of .parts leaves. */
+td_deal train_deal(const train_run *r);
+/* Once r->net is there. */
+td_status train_begin_leaves(train_run *r);
+/* A step as a runner takes it: forward and backward of this process's leaves, and the optimizer. */
+td_status train_learn_leaves(void *user, td_tensor *const *inputs, td_tensor **results);
+/* The mean loss of all leaves of a step; all ranks call it. Without leaves *loss stays. */
+td_status train_sum_leaves(train_run *r, double *loss);
+
+/* What a step gives the loop. */
+enum {
+    RESULT_LOSS,
+    RESULT_SUMS,                               /* the first */
+    RESULT_OUTCOME = RESULT_SUMS + TRAIN_SUMS, /* of the loss scaler */
+    RESULTS
+};
+void train_optimize(train_run *r);
+/* TD_E_ARG with advice: the loss is not finite. */
+td_status train_check_loss(const train_run *r, double loss);
 
 /* --comm-hook (train_hook.c): one line on rank 0, if there is something to say. With loader and net
  * made. */

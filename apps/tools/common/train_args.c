@@ -2,6 +2,7 @@
 #include "apps/tools/common/train_args.h"
 
 #include "dist/dist.h"
+#include "dist/leaves/leaves.h"
 #include "dist/comm/launch/error_file.h"
 #include "tensor/tune/tune.h"
 #include "tensor/extend.h"
@@ -170,6 +171,12 @@ void train_args_rank_options(train_args *args)
                  "With --shard parameters: bf16 sends matrices as bf16, half the bytes; with "
                  "--precision bf16 the weights stay the same, bit for bit",
                  .choices = "none|bf16", .resume = CLI_RESTORE, .unwritten = "none"),
+        cli_int(
+            "leaves", &args->ranks.leaves, 0, TD_LEAVES_MOST,
+            "Cut a step into N leaves, each with a batch of its own: the weights are the same, "
+            "bit for bit, on 1 to N processes; 0: one for each process, which rounds in its own "
+            "way",
+            .resume = CLI_RESTORE, .unwritten = "0"),
         cli_text("mesh", "DIM=N,...", &args->ranks.mesh,
                  "How the processes are arranged: dp=4; rep=2,dp=2 (with --shard: two replicas, "
                  "each cut into two); *: what is left. Without: TANDEM_MESH, which tdrun --mesh "

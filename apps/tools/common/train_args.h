@@ -36,6 +36,7 @@ typedef struct train_ranks {
     const char *shard;     /* none, optimizer, gradients, parameters; NULL: none */
     const char *offload;   /* td_zero_options.offload; NULL: none */
     const char *wire;      /* none, bf16; NULL: none */
+    int64_t leaves;        /* td_leaves_options.count; 0: none */
     const char *mesh;      /* of the processes (dist/comm/mesh.h); NULL: $TANDEM_MESH */
 } train_ranks;
 

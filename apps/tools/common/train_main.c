@@ -4,7 +4,10 @@
 #include "apps/tools/common/signals.h"
 #include "apps/tools/common/train.h"
 #include "dist/ddp/codec.h"
+#include "dist/leaves/leaves.h"
 #include "dist/trace.h"
+
+#include <stdlib.h>
 
 td_status train_begin(train_run *r)
 {
@@ -18,6 +21,7 @@ td_status train_begin(train_run *r)
                TD_HERE, "--comm-hook %s is none of its forms", r->args.ranks.comm_hook);
     TD_TRY(train_set_shard(r));
     TD_TRY(train_report_begin(r));
+    TD_TRY(train_check_leaves(r));
     if (r->args.files.trace != NULL) {
         TD_TRY(td_trace_open(r->args.files.trace));
     }
@@ -32,9 +36,12 @@ td_status train_begin(train_run *r)
 td_module *train_ddp(const train_run *r, td_module *model)
 {
     const train_hook *h = &r->ranks.hook;
+    const td_strategy *zero = &r->ranks.zero.strategy;
+    int leaves = (int)r->args.ranks.leaves;
     return model == NULL
                ? NULL
-               : td_ddp(model, .mesh = r->ranks.mesh, .strategy = &r->ranks.zero.strategy,
+               : td_ddp(model, .mesh = r->ranks.mesh,
+                        .strategy = leaves > 0 ? td_leaves(leaves, .strategy = zero) : zero,
                         .comm_hook = h->rank > 0 ? NULL : h->name,
                         .codec =
                             h->rank > 0 ? td_powersgd(.rank = h->rank, .start = h->start) : NULL);
@@ -42,15 +49,14 @@ td_module *train_ddp(const train_run *r, td_module *model)
 
 td_sampler *train_sampler(const train_run *r)
 {
-    int ranks = r->ranks.mesh != NULL ? td_mesh_size(r->ranks.mesh, "rep+dp") : 1;
-    return td_distributed_sampler(.rank = ranks > 1 ? td_mesh_rank(r->ranks.mesh, "rep+dp") : 0,
-                                  .world_size = ranks, .shuffle = true,
+    return td_distributed_sampler(.deal = train_deal(r), .shuffle = true,
                                   .seed = (uint64_t)r->args.seed);
 }
 
 td_loader *train_loader(train_run *r, td_sampler *sampler)
 {
-    return td_loader_open(r->train, .batch_size = r->args.batch_size, .shuffle = true,
+    int64_t parts = td_leaf_count(r->net) > 0 ? train_deal(r).parts : 1;
+    return td_loader_open(r->train, .batch_size = r->args.batch_size * parts, .shuffle = true,
                           .sampler = sampler, .drop_last = r->drop_last,
                           .workers = (int)r->args.workers, .streamed = r->args.compute.streamed,
                           .device = r->args.device);
@@ -68,6 +74,7 @@ static void end(train_run *r)
     td_module_free(r->net);
     td_mesh_free(r->ranks.mesh);
     notes_free(&r->notes);
+    free(r->ranks.leaves.loss);
     r->task->close(r);
 }
 

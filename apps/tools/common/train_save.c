@@ -55,7 +55,7 @@ static void note_run(const train_run *r, notes *n)
 {
     const train_state *s = &r->state;
     notes_add(n, "task", "%s", r->task->name);
-    notes_add(n, "world", "%d", td_dist_world_size());
+    notes_add(n, "world", "%" PRId64, train_world(r));
     notes_add(n, "epoch", "%" PRId64, s->epoch);
     notes_add(n, "batch", "%" PRId64, s->batch);
     notes_add(n, "loss_sum", "%a", s->loss_sum); /* hexadecimal: exact */
@@ -339,7 +339,7 @@ td_status train_find_latest(train_run *r)
 static void find_place(train_run *r, int64_t world, bool loaded)
 {
     train_state *s = &r->state;
-    int64_t now = td_dist_world_size(), group = train_group_size(r);
+    int64_t now = train_world(r), group = train_group_size(r);
     int64_t batch = loaded ? td_loader_position(r->loader) : s->batch * world / now;
     bool inside = s->batch > 0 && (!loaded || td_loader_epoch(r->loader) == (uint64_t)s->epoch);
     if (inside && batch != s->batch) {

@@ -89,6 +89,11 @@ static td_status check_batch(const classify_run *c)
     const settings *s = &c->s;
     int64_t side = (s->train.im_size + 31) / 32;
     int64_t ranks = s->model.syncbn ? td_dist_world_size() : 1;
+    if (s->model.syncbn && c->base.args.ranks.leaves > 0) {
+        return td_fail(TD_E_ARG,
+                       "--leaves, and MODEL.SYNCBN True, whose statistics are those of all "
+                       "samples at once: with MODEL.SYNCBN False they are a leaf's");
+    }
     if (c->base.args.batch_size * side * side * ranks < 2) {
         return td_fail(TD_E_ARG,
                        "TRAIN.BATCH_SIZE 1 with images of TRAIN.IM_SIZE %" PRId64
