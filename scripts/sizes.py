@@ -32,7 +32,7 @@ PLAN = [
     ("nn/models/zoo", 570),
     ("nn/models/files", 640),
     ("nn/extra", 2340),
-    ("nn/io", 2380),
+    ("nn/io", 2380, 2520, "a model may be on several stages, cut into slices and windows, and its file is one"),
     ("nn/onnx", 1150),
     ("nn/optim", 880, 920, "to be cut: loss scaling is asked for in three files"),
     ("data/*", 4950, 5300, "labels and positions of loaders, to be divided"),

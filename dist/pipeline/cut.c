@@ -257,6 +257,26 @@ static td_status cut_place_all(td_pipe *p)
     return status;
 }
 
+static void cut_skip(td_module *m, const char *path, void *user)
+{
+    (void)path;
+    td_dropout_place *place = td_dropout_place_of(m);
+    if (place != NULL && m->training) {
+        place->calls += (uint64_t) * (const int *)user;
+    }
+}
+
+void td_pipe_skip_draws(const td_pipe *p, int micro)
+{
+    for (int s = 0; s < td_pipe_stages(p); s++) {
+        for (int i = p->cuts[s]; i < p->cuts[s + 1] && s % p->plan.ranks != p->rank; i++) {
+            for (int k = 0; k < TD_CHAIN_PARTS && p->links[i].parts[k] != NULL; k++) {
+                td_module_each(p->links[i].parts[k], cut_skip, &micro);
+            }
+        }
+    }
+}
+
 td_status td_pipe_cut(td_pipe *p, const char *cut)
 {
     TD_TRY(cut_list_links(p));

@@ -298,6 +298,7 @@ td_pipeline_result td_pipeline_step_at(td_pipeline_step_options o, td_site at)
     if (status != TD_OK) {
         step_fail(&s, status, &r);
     }
+    td_pipe_skip_draws(p, p->plan.micro);
     r.loss = s.numbers[0];
     memcpy(r.sums, s.numbers + 1, sizeof r.sums);
     return r;

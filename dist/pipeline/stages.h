@@ -59,6 +59,8 @@ typedef struct td_pipe {
 
 /* cut.c: the links of the model and the stages; takes what is elsewhere out of memory. */
 td_status td_pipe_cut(td_pipe *p, const char *cut);
+/* Dropout in other stages has drawn for this many micro-batches: a checkpoint has its place. */
+void td_pipe_skip_draws(const td_pipe *p, int micro);
 /* pipeline.c: the pipeline of a model; fatal if there is none. */
 td_pipe *td_pipe_of(const td_module *net, const char *function, td_site at);
 /* Runs a chunk's links; second: labels for the end of the last one, or NULL. */

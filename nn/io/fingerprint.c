@@ -2,6 +2,7 @@
 #include "nn/io/fingerprint.h"
 
 #include "nn/io/records.h"
+#include "nn/internal.h"
 #include "nn/io/safetensors_internal.h"
 #include "nn/module.h"
 #include "tensor/backend.h"
@@ -284,6 +285,9 @@ td_status td_fingerprint_at(td_fingerprints *result, td_checkpoint_options optio
     *result = (td_fingerprints){ 0 };
     td_records_require(&options, "td_fingerprint", at);
     TD_TRY(td_records_check_gradients(&options)); /* the same on all ranks */
+    TD_CHECK(td_node_of(options.model)->staging == NULL, TD_E_UNSUPPORTED,
+             "td_fingerprint: the model's other stages are on other ranks: save it, and take the "
+             "file's");
     td_records list = { .options = &options };
     const td_params *together = td_records_together(&options);
     const td_params_peers *peers = together != NULL ? td_params_ranks_of(together) : NULL;

@@ -89,7 +89,8 @@ static void match_order(td_records *l)
 {
     const td_params *params = td_params_laid_out(l->options->model);
     const char *text = td_safetensors_metadata(l->file, TD_KEY_ORDER);
-    if (params != NULL && text != NULL && !td_order_read(text, params, &l->order)) {
+    if (params != NULL && text != NULL && l->stages == NULL &&
+        !td_order_read(text, params, &l->order)) {
         td_differ(&l->unlike, "%s is '%.40s', which is no order", TD_KEY_ORDER, text);
     }
 }
@@ -100,7 +101,8 @@ static bool may_stay(const td_records *l, const char *name)
     static const char counter[] = "num_batches_tracked"; /* PyTorch's, of each BatchNorm */
     const td_checkpoint_options *asked = l->options;
     size_t length = strlen(name), end = sizeof counter - 1;
-    return (asked->optim == NULL && begins_with(name, TD_KEY_OPTIMIZER)) ||
+    bool apart = asked->optim == NULL || l->stages != NULL; /* other stages' */
+    return (apart && begins_with(name, TD_KEY_OPTIMIZER)) ||
            (begins_with(name, TD_KEY_EMA) && /* with .ema: of what is frozen here */
             (asked->ema == NULL || td_safetensors_find(l->file, name + strlen(TD_KEY_EMA))) &&
             td_safetensors_metadata(l->file, TD_KEY_EMA_UPDATES) != NULL) ||
@@ -223,6 +225,9 @@ static td_status take_tensor(td_records *l, const td_tensor_record *r)
     if (r->window != NULL) {
         return take_window(l, r);
     }
+    if (l->stages != NULL && r->tensor->storage->released) {
+        return TD_OK; /* another stage's */
+    }
     if (r->part == TD_PART_EMPTY) {
         td_fill_(r->tensor, 0.0);
         return TD_OK;
@@ -319,9 +324,10 @@ td_status td_checkpoint_load_model(const td_checkpoint_options *options, bool av
     td_safetensors *file = NULL;
     td_status status = td_checkpoint_open(options->path, &file);
     td_records list = { .options = options, .file = file, .averages = averages };
-    status = td_records_agree(peers, slicing, status == TD_OK ? compare(&list, first) : status);
+    status = td_records_agree_all(options->model, peers,
+                                  status == TD_OK ? compare(&list, first) : status);
     if (status == TD_OK) {
-        status = td_records_agree(peers, slicing, take(&list));
+        status = td_records_agree_all(options->model, peers, take(&list));
     }
     td_records_free(&list);
     td_safetensors_close(file);

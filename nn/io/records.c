@@ -32,59 +32,6 @@ void td_differ(td_difference *d, const char *format, ...)
     d->count++;
 }
 
-/* ---- the options ---- */
-
-/* Each of these structs begins with its part, which is all that is known of them here. */
-td_checkpoint_part *td_records_part(const td_checkpoint_options *c, int i)
-{
-    void *of_training = c->optim != NULL ? td_params_training_of(c->optim->params)->part : NULL;
-    void *parts[TD_CHECKPOINT_PARTS] = { c->ema, c->scaler, c->loader, of_training };
-    return parts[i];
-}
-
-void td_records_require(const td_checkpoint_options *c, const char *function, td_site at)
-{
-    TD_REQUIRE(c->path != NULL && c->model != NULL, at, "%s: there is no path or no model",
-               function);
-    for (int i = 0; i < TD_CHECKPOINT_PARTS; i++) {
-        const td_checkpoint_part *part = td_records_part(c, i);
-        const char *why = part != NULL && part->unready != NULL ? part->unready(part) : NULL;
-        TD_REQUIRE(why == NULL, at, "%s: %s", function, why);
-    }
-    for (int i = 0; i < c->extra_count; i++) {
-        const char *name = c->extra[i].name != NULL ? c->extra[i].name : "NULL";
-        TD_REQUIRE(strncmp(name, TD_KEY_EXTRA, strlen(TD_KEY_EXTRA)) == 0 &&
-                       c->extra[i].tensor != NULL,
-                   at, "%s: extra[%d] is '%s': it needs a tensor and a name that begins with '%s'",
-                   function, i, name, TD_KEY_EXTRA);
-    }
-}
-
-const td_params *td_records_shared(const td_checkpoint_options *c)
-{
-    const td_params *params = td_params_laid_out(c->model);
-    const td_params_peers *peers = params != NULL ? td_params_peers_of(params) : NULL;
-    return peers != NULL && (c->optim != NULL || peers->own_values) ? params : NULL;
-}
-
-const td_params_peers *td_records_ranks(const td_checkpoint_options *c)
-{
-    const td_params *params = td_params_laid_out(c->model);
-    return params != NULL ? td_params_ranks_of(params) : NULL;
-}
-
-td_status td_records_agree(const td_params_peers *peers, const td_slicing *slicing,
-                           td_status status)
-{
-    status = peers != NULL ? peers->agree(status, peers->user) : status;
-    return slicing != NULL ? slicing->agree(status, slicing->user) : status;
-}
-
-td_shape td_records_shape(const td_records *l, const td_tensor_record *r)
-{
-    return r->cut != NULL ? l->slicing->type->whole(l->slicing, r->cut) : td_shape_of(r->tensor);
-}
-
 /* ---- the list ---- */
 
 /* Room for one more: it doubles. */
@@ -102,6 +49,12 @@ static void *grow(td_records *l, void *items, int count, size_t size)
 static const td_cut *cut_of(const td_records *l, const td_tensor *parameter)
 {
     return l->slicing != NULL ? l->slicing->type->of(l->slicing, parameter) : NULL;
+}
+
+static int stage_of(const td_records *l, const td_tensor *t)
+{
+    int place = l->stages != NULL ? td_staging_place(l->stages, t) : -1;
+    return place >= 0 ? l->stages->owners[place] : 0;
 }
 
 /* Takes the name over, and the tensor if it is a view. */
@@ -124,8 +77,10 @@ static void push_share(td_records *l, td_tensor_part part, char *name, const td_
 {
     td_tensor *t = shared ? td_params_get(params, i)->tensor : td_params_view(params, flat, i);
     td_tensor *window = shared ? flat : NULL;
-    const td_cut *cut = cut_of(l, td_params_get(params, i)->tensor);
-    push_tensor(l, (td_tensor_record){ name, t, !shared, window, i, .part = part, .cut = cut });
+    const td_tensor *parameter = td_params_get(params, i)->tensor;
+    push_tensor(l,
+                (td_tensor_record){ name, t, !shared, window, i, .part = part,
+                                    .stage = stage_of(l, parameter), .cut = cut_of(l, parameter) });
 }
 
 /* Takes the key over, and while saving the text. */
@@ -225,7 +180,9 @@ static void list_model(td_records *l, td_module *model)
         if (number >= 0) {
             push_share(l, TD_PART_MODEL, name, params, number, td_params_flat(params), true);
         } else {
-            push_tensor(l, (td_tensor_record){ .name = name, .tensor = t, .part = TD_PART_MODEL });
+            push_tensor(
+                l, (td_tensor_record){
+                       .name = name, .tensor = t, .part = TD_PART_MODEL, .stage = stage_of(l, t) });
         }
     }
     td_state_list_free(&state);
@@ -275,6 +232,40 @@ static void list_parameter(td_records *l, td_optim *o, int i)
     }
 }
 
+/* The states of all stages' parameters, in the order of the whole model; of other stages' only what
+ * they are called. */
+static void list_stages(td_records *l, const td_optim *o)
+{
+    const td_staging *all = l->stages;
+    bool shared = td_params_peers_of(o->params) != NULL || o->kind->packed != TD_F32;
+    for (int k = 0; k < all->count; k++) {
+        int i = all->owners[k] == all->rank ? number_of(o->params, all->tensors[k]) : -1;
+        all->numbers[k] = i >= 0 ? (double)o->steps[i] : 0.0;
+    }
+    l->failed = l->failed || all->sum(all->numbers, all->count, all->user) != TD_OK;
+    for (int k = 0; k < all->count && !l->failed; k++) {
+        td_tensor *t = all->tensors[k];
+        int64_t steps = (int64_t)all->numbers[k];
+        if (steps > 0) { /* not a buffer, not frozen */
+            add_text(l, td_format(TD_KEY_OPTIMIZER_STEP, t->name), &td_text_count, &steps);
+        }
+        for (int s = 0; s < TD_OPTIM_STATES && steps > 0; s++) {
+            char *name = o->state[s] == NULL
+                             ? NULL
+                             : td_format(TD_KEY_OPTIMIZER "%s.%s", t->name, o->kind->states[s]);
+            if (o->state[s] != NULL && all->owners[k] == all->rank) {
+                push_share(l, TD_PART_OTHER, name, o->params, number_of(o->params, t), o->state[s],
+                           shared);
+            } else if (o->state[s] != NULL) {
+                push_tensor(l, (td_tensor_record){ .name = name,
+                                                   .tensor = t,
+                                                   .part = TD_PART_OTHER,
+                                                   .stage = all->owners[k] });
+            }
+        }
+    }
+}
+
 static void list_optimizer(td_records *l, td_optim *o)
 {
     const char *here = o->kind->name, *there = here;
@@ -293,6 +284,10 @@ static void list_optimizer(td_records *l, td_optim *o)
         return;
     }
     add(l, TD_KEY_OPTIMIZER_LR, &td_text_rate, &o->lr);
+    if (l->file == NULL && l->stages != NULL) {
+        list_stages(l, o);
+        return;
+    }
     for (int i = 0; i < td_params_count(o->params); i++) {
         list_parameter(l, o, i);
     }
@@ -466,6 +461,7 @@ void td_records_list(td_records *l)
 {
     const td_checkpoint_options *c = l->options;
     l->slicing = td_node_of(c->model)->slicing;
+    l->stages = td_node_of(c->model)->staging;
     list_model(l, c->model);
     if (l->file == NULL) {
         list_notes(l, c);
@@ -492,7 +488,7 @@ void td_records_list(td_records *l)
     }
     const td_params *params = td_params_laid_out(c->model);
     bool ours = params != NULL && td_params_peers_of(params) == NULL; /* not the ranks' */
-    if (l->file == NULL && ours && is_moved(params)) {
+    if (l->file == NULL && ours && l->stages == NULL && is_moved(params)) {
         note(l, TD_KEY_ORDER, td_order_text(params));
     }
 }

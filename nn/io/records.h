@@ -78,6 +78,7 @@ typedef struct td_tensor_record {
     bool view;         /* the tensor was made for the list */
     td_tensor *window; /* not NULL: this rank's window of what ranks share, or packed state, */
     int param;         /* in the form of `tensor`, which is this parameter; or the gradient's */
+    int stage;         /* which of a pipeline's ranks has it */
     int owner;         /* the rank that has the tensor, if there is no window */
     int mean_of;       /* not 0: loading adds this share to the tensor, from owner 0 on */
     td_tensor_part part;
@@ -94,6 +95,7 @@ typedef struct td_difference {
 typedef struct td_records {
     td_part_list parts; /* first: the list as parts see it */
     const td_checkpoint_options *options;
+    const td_staging *stages;   /* of the model; NULL: all its parameters are here */
     const td_slicing *slicing;  /* of the model; NULL: no rank has only slices of tensors */
     const td_safetensors *file; /* NULL: saving */
     td_tensor_record *tensors;
@@ -119,9 +121,12 @@ const td_params *td_records_together(const td_checkpoint_options *c);
 td_status td_records_check_gradients(const td_checkpoint_options *c);
 /* The ranks that train the model; NULL: this one alone. */
 const td_params_peers *td_records_ranks(const td_checkpoint_options *c);
-/* TD_OK if that is the status on all ranks; peers, slicing NULL: there are no others. */
+/* TD_OK if that is the status on all ranks; peers, slicing NULL: there are no others. _all: of all
+ * stages of the model, too. */
 td_status td_records_agree(const td_params_peers *peers, const td_slicing *slicing,
                            td_status status);
+td_status td_records_agree_all(const td_module *model, const td_params_peers *peers,
+                               td_status status);
 /* The shape of a record in the file. */
 td_shape td_records_shape(const td_records *l, const td_tensor_record *r);
 

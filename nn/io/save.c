@@ -32,7 +32,7 @@ enum { PIECE = 1 << 20 }; /* bytes that are converted, then written: they stay i
 struct td_saving {
     td_safetensors_out *out;      /* NULL: another rank writes the file */
     const td_params_peers *peers; /* the ranks that are told the outcome; NULL: this one */
-    const td_slicing *slicing;    /* more such ranks */
+    const td_module *model;
     pthread_t thread;
     bool started;
     atomic_bool written; /* the file has its name, or has failed: */
@@ -84,9 +84,12 @@ static td_status end(td_saving **saving)
 
 td_status td_saving_wait(td_saving **saving)
 {
-    const td_params_peers *peers = *saving != NULL ? (*saving)->peers : NULL;
-    const td_slicing *slicing = *saving != NULL ? (*saving)->slicing : NULL;
-    return td_records_agree(peers, slicing, end(saving));
+    if (*saving == NULL) {
+        return TD_OK;
+    }
+    const td_params_peers *peers = (*saving)->peers;
+    const td_module *model = (*saving)->model;
+    return td_records_agree_all(model, peers, end(saving));
 }
 
 void td_saving_cancel(td_saving **saving)
@@ -110,7 +113,7 @@ typedef struct saver {
 const td_params *td_records_together(const td_checkpoint_options *c)
 {
     const td_params *params = td_records_shared(c);
-    bool apart = td_node_of(c->model)->slicing != NULL ||
+    bool apart = td_node_of(c->model)->slicing != NULL || td_node_of(c->model)->staging != NULL ||
                  (c->optim != NULL && td_params_training_of(c->optim->params)->apart);
     for (int i = 0; i < TD_CHECKPOINT_PARTS; i++) {
         const td_checkpoint_part *part = td_records_part(c, i);
@@ -127,7 +130,15 @@ td_status td_records_check_gradients(const td_checkpoint_options *c)
     for (int i = 0; params != NULL && i < td_params_count(params); i++) {
         waits = waits || td_params_waiting(params, i) != NULL;
     }
-    if (waits && td_params_peers_of(params) != NULL) {
+    const td_staging *stages = td_node_of(c->model)->staging;
+    const td_checkpoint_part *part = td_records_part(c, TD_CHECKPOINT_PARTS - 1);
+    bool apart = part != NULL && part->apart != NULL && part->apart(part);
+    if (stages != NULL && (c->ema != NULL || apart)) {
+        return td_fail(TD_E_UNSUPPORTED,
+                       "td_checkpoint_save: averages of the weights (.ema) and what PowerSGD keeps "
+                       "cannot be saved from a pipeline's stages yet");
+    }
+    if (waits && (td_params_peers_of(params) != NULL || stages != NULL)) {
         return td_fail(TD_E_UNSUPPORTED,
                        "the model is in the middle of a gradient accumulation, and its ranks share "
                        "the optimizer's state: save it, or take its fingerprint, after "
@@ -140,7 +151,7 @@ bool td_saves_together(td_module *net)
 {
     td_optim optim = { .params = td_params_laid_out(net) };
     td_checkpoint_options run = { .model = net, .optim = &optim };
-    return td_node_of(net)->slicing != NULL ||
+    return td_node_of(net)->slicing != NULL || td_node_of(net)->staging != NULL ||
            (optim.params != NULL && td_records_together(&run) != NULL);
 }
 
@@ -151,7 +162,7 @@ static int64_t row_bytes(const td_tensor *t)
 }
 
 /* Writes record i from t: from the device's order to the file's. */
-static void put_whole(saver *s, int i, const td_tensor *t)
+static void put_rows(saver *s, int i, const td_tensor *t)
 {
     int64_t all = t->ndim > 0 ? t->shape[0] : 1, row = row_bytes(t);
     int64_t few = PIECE / (row + 1) + 1, count, size = (int64_t)td_dtype_size(t->dtype);
@@ -170,6 +181,38 @@ static void put_whole(saver *s, int i, const td_tensor *t)
     }
 }
 
+/* Puts record i from t, which is whole. t NULL: another stage of a pipeline has it. What the first
+ * stage does not have is handed to it. */
+static void put_whole(saver *s, int i, const td_tensor *t)
+{
+    const td_staging *stages = s->list->stages;
+    const td_tensor_record *r = &s->list->tensors[i];
+    if (stages == NULL || r->stage == 0) {
+        if (t != NULL) {
+            put_rows(s, i, t);
+        }
+        return;
+    }
+    td_tensor *handed =
+        td_new(td_records_shape(s->list, r), r->tensor->dtype, td_device_of(r->tensor));
+    td_status status = stages->agree(handed != NULL ? TD_OK : TD_E_NOMEM, stages->user);
+    if (status == TD_OK && t != NULL) {
+        td_copy_(handed, t);
+    }
+    status = status == TD_OK ? stages->broadcast(handed, r->stage, stages->user) : status;
+    s->status = status != TD_OK ? status : s->status;
+    if (status == TD_OK) {
+        put_rows(s, i, handed);
+    }
+    td_free(handed);
+}
+
+/* Whether this rank takes part in bringing together slices and stages. */
+static bool put_here(const saver *s, const td_tensor_record *r)
+{
+    return r->cut == NULL || s->peers == NULL || (s->peers->rank == 0 && !s->peers->spare);
+}
+
 /* Puts record i. If it is cut, t is this rank's slice, and the slices come together here. */
 static void put(saver *s, int i, const td_tensor *t)
 {
@@ -177,7 +220,7 @@ static void put(saver *s, int i, const td_tensor *t)
     const td_slicing *slicing = s->list->slicing;
     if (cut == NULL) {
         put_whole(s, i, t);
-    } else if (s->peers == NULL || (s->peers->rank == 0 && !s->peers->spare)) {
+    } else if (put_here(s, &s->list->tensors[i])) {
         td_tensor *whole = td_new(slicing->type->whole(slicing, cut), t->dtype, td_device_of(t));
         td_status status = slicing->agree(whole != NULL ? TD_OK : TD_E_NOMEM, slicing->user);
         status = status == TD_OK ? slicing->type->gather(slicing, cut, t, whole) : status;
@@ -221,6 +264,12 @@ static td_status put_all(saver *s)
 {
     for (int i = 0; i < s->list->tensor_count; i++) {
         const td_tensor_record *r = &s->list->tensors[i];
+        if (s->list->stages != NULL && r->stage != s->list->stages->rank) {
+            if (put_here(s, r)) {
+                put_whole(s, i, NULL);
+            }
+            continue;
+        }
         int owner = r->window != NULL ? td_params_owner(s->params, r->param) : r->owner;
         if (r->window != NULL || owner != 0) {
             put_together(s, i, owner);
@@ -296,17 +345,18 @@ static td_status save(saver *s)
 {
     const td_checkpoint_options *c = s->list->options;
     const td_slicing *slicing = s->list->slicing;
+    const td_staging *stages = s->list->stages;
     bool writes = (s->peers == NULL || (s->peers->rank == 0 && !s->peers->spare)) &&
-                  (slicing == NULL || slicing->rank == 0);
+                  (slicing == NULL || slicing->rank == 0) && (stages == NULL || stages->rank == 0);
     td_saving *w = calloc(1, sizeof *w);
     bool room = !s->list->failed && w != NULL && save_make_room(s);
-    td_status status = td_records_agree(s->peers, slicing, room ? TD_OK : no_memory(c));
+    td_status status = td_records_agree_all(c->model, s->peers, room ? TD_OK : no_memory(c));
     status = status == TD_OK ? td_records_check_gradients(c) : status; /* the same on all ranks */
     if (status == TD_OK) {
-        status = td_records_agree(s->peers, slicing, writes ? save_plan(s) : TD_OK);
+        status = td_records_agree_all(c->model, s->peers, writes ? save_plan(s) : TD_OK);
     }
     if (status == TD_OK) {
-        status = td_records_agree(s->peers, slicing, put_all(s));
+        status = td_records_agree_all(c->model, s->peers, put_all(s));
     }
     free(s->buffer);
     td_free(s->whole);
@@ -315,7 +365,7 @@ static td_status save(saver *s)
         free(w);
         return status;
     }
-    *w = (td_saving){ .out = s->out, .peers = s->peers, .slicing = slicing };
+    *w = (td_saving){ .out = s->out, .peers = s->peers, .model = c->model };
     if (c->background == NULL || w->out == NULL) {
         finish(w);
     } else {
