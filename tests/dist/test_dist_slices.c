@@ -109,6 +109,12 @@ static void run_case(const slices_case *c, slices_result *result)
     procs_succeed(c->tp * (c->dp > 0 ? c->dp : 1), limit, run_steps, &run);
 }
 
+/* Eight ranks of gloo on two cores take long to say the same. */
+static int most_ranks(void)
+{
+    return procs_are_over("gloo") ? 4 : 8;
+}
+
 static double furthest(const slices_result *a, const slices_result *b)
 {
     double most = fabs(a->loss - b->loss);
@@ -148,7 +154,7 @@ static void test_same_bits(void **state)
     for (slices_kind kind = SLICES_MLP; kind <= SLICES_LLAMA; kind++) {
         slices_case c = { kind, TD_F32, .tp = 1, .slices = 8, .steps = 3 };
         run_case(&c, one);
-        for (c.tp = 2; c.tp <= 8; c.tp *= 2) {
+        for (c.tp = 2; c.tp <= most_ranks(); c.tp *= 2) {
             run_case(&c, many);
             if (memcmp(many, one, sizeof *one) != 0) {
                 fail_msg("kind %d, tp %d: %g from the bits of one rank", (int)kind, c.tp,
@@ -319,7 +325,7 @@ static void test_clip_and_dropout(void **state)
         c.slices = 8;
         c.tp = 1;
         run_case(&c, one);
-        for (c.tp = 2; c.tp <= 8; c.tp *= 2) {
+        for (c.tp = 2; c.tp <= most_ranks(); c.tp *= 2) {
             run_case(&c, many);
             assert_memory_equal(many, one, sizeof *one);
         }
@@ -350,7 +356,7 @@ static void test_sequence(void **state)
         c.tp = 1;
         c.slices = 8;
         run_case(&c, one);
-        for (c.tp = 2; c.tp <= 8; c.tp *= 2) {
+        for (c.tp = 2; c.tp <= most_ranks(); c.tp *= 2) {
             run_case(&c, many);
             if (memcmp(many, one, sizeof *one) != 0) {
                 fail_msg("kind %d, tp %d: %g from the bits of one rank", (int)kind, c.tp,
