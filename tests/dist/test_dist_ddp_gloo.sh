@@ -9,7 +9,7 @@ tests="test_dist_ddp test_dist_ddp_modes test_dist_ddp_unused test_dist_ddp_corn
 [ -n "${SANITIZE:-}" ] || tests="$tests test_dist_shard test_dist_shard_faults test_dist_mesh"
 # Files, bytes and deferral lie above the engines: over shm they are in every run, and gloo's collectives are
 # tested bit for bit in test_dist_gloo.sh.
-[ -z "${TANDEM_LONG:-}" ] || tests="$tests test_dist_shard_bytes test_dist_shard_files test_dist_shard_defer"
+[ -z "${TANDEM_LONG:-}" ] || tests="$tests test_dist_shard_bytes test_dist_shard_files test_dist_shard_defer test_dist_slices"
 for test in $tests; do
     works "$test over gloo" "$build/tests/$test"
 done
