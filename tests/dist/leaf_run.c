@@ -269,7 +269,9 @@ static int run_rank(int rank, int size, void *arg)
     }
     uint64_t hash = end_run(&r);
     REQUIRE(job->c.leaves == 0 || job_all_same(hash));
-    job->hash = rank == 0 ? hash : job->hash;
+    if (rank == 0) {
+        job->hash = hash;
+    }
     td_dist_destroy();
     return 0;
 }
