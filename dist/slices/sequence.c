@@ -164,7 +164,8 @@ td_tensor *td_slices_rows(const td_around_rest *rest, td_tensor *x, void *user)
                rest->at,
                "'%s' is between a COLUMN and a ROW layer, or adds rows up: x%s are not rows",
                td_node_of(m)->label, TD_SHAPE_TEXT(x));
-    td_tensor *views[TD_SLICES_ROW_PARAMETERS][TD_SLICES_HERE], *parts[TD_SLICES_HERE];
+    td_tensor *views[TD_SLICES_ROW_PARAMETERS][TD_SLICES_HERE] = { { NULL } };
+    td_tensor *parts[TD_SLICES_HERE];
     for (int k = 0; k < m->tensor_count; k++) {
         spread(s, m->tensors[k].tensor, views[k], rest->at);
     }

@@ -125,11 +125,11 @@ static const char *setting_of(const report_run *run, const char *key)
 static int put_setting(FILE *out, const report_run *runs, int count, int run, int index,
                        bool differ)
 {
-    const char *key = runs[run].settings.keys[index], *own = runs[run].settings.values[index];
-    bool before = setting_of(&runs[run], key) != own, differs = false;
-    for (int i = 0; i < count; i++) {
+    const char *key = runs[run].settings.keys[index], *own = setting_of(&runs[run], key);
+    bool before = own == NULL || own != runs[run].settings.values[index], differs = false;
+    for (int i = 0; i < count && !before; i++) {
         const char *other = setting_of(&runs[i], key);
-        before = before || (i < run && other != NULL);
+        before = i < run && other != NULL;
         differs = differs || other == NULL || strcmp(other, own) != 0;
     }
     if (before || differs != differ) {
