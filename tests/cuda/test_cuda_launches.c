@@ -277,6 +277,7 @@ static const struct exception {
     { "cosine_embedding_loss", 21, 25, "composed: cosine_similarity, two losses, a choice" },
     { "hinge_loss", 6, 4, "composed: product, margin, relu, mean" },
     { "hinge_embedding_loss", 8, 5, "composed: two losses, a choice, mean" },
+    { "to", 3, 2, "the case computes on a CPU: copies there and back" },
 };
 
 /* Reads a value, which reports the checks of indices that have been asked for before. */
