@@ -92,9 +92,8 @@ bool td_entered_match(const td_entered *a, const td_entered *b)
 /* ", named 'F0.1'"; nothing for a message without a name. */
 static const char *describe_name(const td_message_name *name, char text[32])
 {
-    snprintf(text, 32, name->text[0] != '\0' ? ", named '%.*s'" : "", (int)sizeof name->text,
-             name->text);
-    return text;
+    snprintf(text, 32, ", named '%.*s'", (int)sizeof name->text, name->text);
+    return name->text[0] != '\0' ? text : "";
 }
 
 td_status td_compare_message(const td_entered *sent, const td_collective *c, int rank)
