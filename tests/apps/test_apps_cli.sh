@@ -71,7 +71,7 @@ done
 for command in 'wine_single --batch-size' 'wine_single' 'wine_ddp_launch 3' 'wine_ddp_spawn --nprocs' \
     'wine_ddp_multinode --nnodes' 'cifar_single --epochs' 'cifar_dp --devices' 'cifar_ddp_spawn --ngpus_per_node' \
     'cifar_ddp_launch --limit' 'cifar_ddp_slurm --batch-size' 'imagenet --epochs' 'ring_allreduce' 'ring_allreduce 2' \
-    'shard_memory' 'same_bits' 'ddp_by_hand'; do
+    'shard_memory' 'same_bits' 'ddp_by_hand' 'checkpoints --stop'; do
     # shellcheck disable=SC2086
     fails "$command 5x" 64 ": [-A-Za-z_]*: '5x' is not a whole number" "$apps"/$command 5x
 done

@@ -18,4 +18,26 @@ echo 1 >one
 same 'all gradients fit into one bucket' one messages
 fails 'more processes than it has room for' 64 "PROCESSES: 9 is out of range" "$apps/ddp_by_hand" 9
 
+# ---- 19: checkpoints ----
+
+works 'checkpoints: undisturbed' "$apps/checkpoints" --epochs 4
+tail -n 1 out >undisturbed
+for stop in 1 2 5 9 15 19; do # in an epoch, at its end, and in the last one
+    rm -f run.safetensors
+    works "saves after step $stop, and stops" "$apps/checkpoints" --epochs 4 --save-every $stop --stop $stop run.safetensors
+    works 'goes on' "$apps/checkpoints" --epochs 4 --seed 7 run.safetensors
+    tail -n 1 out >resumed
+    same 'the undisturbed run' undisturbed resumed
+done
+for load in weights optimizer; do
+    rm -f run.safetensors
+    works 'stops' "$apps/checkpoints" --epochs 4 --stop 9 run.safetensors
+    works "goes on with $load" "$apps/checkpoints" --epochs 4 --load $load run.safetensors
+    says 'begins the epoch again' '^epoch 1, batch 0, step  6:'
+    ! cmp -s <(tail -n 1 out) undisturbed
+    tap $? 'another run'
+done
+fails 'no such part' 64 "--load: 'alles' is not all" "$apps/checkpoints" --load alles
+fails 'a file that is none' 1 'wine.csv' "$apps/checkpoints" data/wine.csv
+
 done_testing
