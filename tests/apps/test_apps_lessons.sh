@@ -40,4 +40,12 @@ done
 fails 'no such part' 64 "--load: 'alles' is not all" "$apps/checkpoints" --load alles
 fails 'a file that is none' 1 'wine.csv' "$apps/checkpoints" data/wine.csv
 
+# ---- 20: mixed precision ----
+
+works 'mixed_precision' "$apps/mixed_precision"
+mv out best
+works 'mixed_precision with portable kernels' env TANDEM_CPU_ISA=portable "$apps/mixed_precision"
+same 'prints the same' best out
+fails 'an argument' 64 'weights' "$apps/mixed_precision" weights
+
 done_testing
