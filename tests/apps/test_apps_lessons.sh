@@ -48,4 +48,11 @@ works 'mixed_precision with portable kernels' env TANDEM_CPU_ISA=portable "$apps
 same 'prints the same' best out
 fails 'an argument' 64 'weights' "$apps/mixed_precision" weights
 
+# ---- 21: schedules ----
+
+works 'schedules' "$apps/schedules" drawn.svg
+python3 -c 'import sys, xml.etree.ElementTree as t; t.parse(sys.argv[1])' drawn.svg
+tap $? 'its picture is XML'
+fails 'a picture that cannot be written' 1 'schedules: .*nowhere/drawn.svg' "$apps/schedules" nowhere/drawn.svg
+
 done_testing

@@ -47,6 +47,7 @@ for page in docs/tutorial/[1-9]*-*.md; do
         same "$name: it shows $file" "$work/said" "$file"
     fi
 done
+same 'the picture of schedules' docs/tutorial/schedules.svg "$work/here/out/schedules.svg"
 works 'the picture of the timeline' python3 docs/tutorial/draw_trace.py "$work/here/trace.json" \
     "$work/trace.svg"
 says_svg=$(grep -c '<rect' "$work/trace.svg")
