@@ -3,6 +3,7 @@
 # tests/project/test_tutorial.sh.
 . "$(dirname "$0")/../help/tap.sh"
 export OMP_NUM_THREADS=1
+repository=$PWD
 cp -r --parents data/wine.csv "$work"
 cd "$work" || exit 1
 
@@ -54,5 +55,21 @@ works 'schedules' "$apps/schedules" drawn.svg
 python3 -c 'import sys, xml.etree.ElementTree as t; t.parse(sys.argv[1])' drawn.svg
 tap $? 'its picture is XML'
 fails 'a picture that cannot be written' 1 'schedules: .*nowhere/drawn.svg' "$apps/schedules" nowhere/drawn.svg
+
+# ---- 22: debugging ----
+
+works 'debugging: NaN' "$apps/debugging" nan
+says 'all batches after the first' '^batch 5: loss -?nan'
+line=$(grep -n 'td_log(' "$repository/apps/debugging.c" | cut -d : -f 1)
+fails 'debugging: NaN is found' 134 "debugging\.c:$line: log: the result .* contains NaN or infinity" "$apps/debugging" nan find
+fails 'debugging: the rank that hangs is named' 1 \
+    'all_reduce number 12 .* rank 0 has called it; rank 1 has not: its last was all_reduce number 11 ' "$apps/debugging" hang
+works 'debugging: a slow step' "$apps/debugging" slow trace.json
+head -n 5 out | tail -n 1 | grep -qE '^matmul +[24] \(Linear\)'
+tap $? 'the wide layer is first' out
+works 'a page of it' "$apps/report" trace.json -o slow.html
+grep -q 'limits the step' slow.html
+tap $? 'says what limits the step'
+fails 'debugging: no such fault' 64 'name a fault' "$apps/debugging" slower
 
 done_testing
