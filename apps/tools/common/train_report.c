@@ -101,12 +101,13 @@ td_status train_write_settings(const train_run *r)
     }
     snprintf(path, sizeof path, "%s/settings.json", r->args.files.log_dir);
     FILE *out = fopen(path, "w");
+    bool written = false;
     if (out != NULL) {
         put_run_settings(out, r);
+        written = !ferror(out);
+        written = fclose(out) == 0 && written;
     }
-    return out != NULL && !ferror(out) & (fclose(out) == 0)
-               ? TD_OK
-               : td_fail(TD_E_IO, "cannot write %s: %s", path, strerror(errno));
+    return written ? TD_OK : td_fail(TD_E_IO, "cannot write %s: %s", path, strerror(errno));
 }
 
 /* ---- the end ---- */

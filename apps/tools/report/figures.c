@@ -161,7 +161,9 @@ static void put_spans(FILE *out, const axes *a, const report_trace *t, const rep
         }
         double x = e < l->end ? x_of(a, e->begin) : INFINITY;
         if (x > to + 0.2 && to >= 0) {
-            fprintf(out, paths++ > 0 ? "" : "<path class=\"k-%s\" d=\"", report_kind_names[colour]);
+            if (paths++ == 0) {
+                fprintf(out, "<path class=\"k-%s\" d=\"", report_kind_names[colour]);
+            }
             td_fprintf(out, "M%.1f %.1fH%.1fv%dH%.1fz", from, y, to,
                        parts ? PART_HEIGHT - 3 : SPAN_HEIGHT, from);
         }
@@ -184,9 +186,10 @@ static void put_messages(FILE *out, const axes *a, const report_trace *t, const 
             report_html(out, "", t->names[e->name], "");
             td_fprintf(out, ": %.3g MiB in %.3g ms</title></rect>\n", mib,
                        (e->end - e->begin) / 1e3);
-            td_fprintf(
-                out, width > 50 ? "<text class=\"in\" x=\"%.1f\" y=\"%.1f\">%.3g MiB</text>\n" : "",
-                x + 3, a->top + PART_HEIGHT + 13, mib);
+            if (width > 50) {
+                td_fprintf(out, "<text class=\"in\" x=\"%.1f\" y=\"%.1f\">%.3g MiB</text>\n", x + 3,
+                           a->top + PART_HEIGHT + 13, mib);
+            }
         }
     }
 }
