@@ -109,6 +109,13 @@ bool td_needs_grad(const td_tensor *t)
     return t->grad != NULL;
 }
 
+void td_exchange_gradients(td_tensor *a, td_tensor *b)
+{
+    struct td_grad_state *state = a->grad;
+    a->grad = b->grad;
+    b->grad = state;
+}
+
 /* ---- gradients ---- */
 
 td_tensor *td_leaf_buffer(td_leaf *leaf)

@@ -121,6 +121,10 @@ bool td_grad_enabled(void); /* not between td_no_grad_begin and _end, on this th
 bool td_is_leaf(const td_tensor *t);
 bool td_needs_grad(const td_tensor *t); /* a leaf, or computed from one */
 bool td_debug_nan(void);                /* what td_set_debug_nan has set */
+/* Exchanges where the gradients of two tensors go, until it is called again: an operation of either
+ * that is recorded in between gives its gradient to the other one. b is a view of a: so what uses a
+ * leaf can be recorded as what uses a step tensor that was computed from the leaf. */
+void td_exchange_gradients(td_tensor *a, td_tensor *b);
 
 /* ---- recomputation ---- */
 

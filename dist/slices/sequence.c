@@ -6,8 +6,6 @@
 #include "autograd/ops/op.h"
 #include "dist/comm/collectives.h"
 
-#include <string.h>
-
 /* ---- rows of other ranks ---- */
 
 td_tensor *td_slices_gather_rows(const td_slices *s, td_tensor *rows, td_site at)
@@ -144,17 +142,6 @@ td_tensor *td_slices_add_bias(const td_slices *s, td_tensor *x, td_tensor *b, td
     return s->here == 1 ? parts[0] : td_cat_at(parts, s->here, 0, at);
 }
 
-/* Replaces a tensor's address in a module's state. */
-static void put_address(const td_module *m, const td_tensor *from, const td_tensor *to)
-{
-    for (size_t k = 0; k + sizeof from <= td_node_of(m)->state_size; k += sizeof from) {
-        char *word = (char *)m->state + k;
-        if (memcmp(word, &from, sizeof from) == 0) {
-            memcpy(word, &to, sizeof to);
-        }
-    }
-}
-
 td_tensor *td_slices_rows(const td_around_rest *rest, td_tensor *x, void *user)
 {
     const td_slices *s = ((const td_sliced *)user)->slices;
@@ -171,11 +158,11 @@ td_tensor *td_slices_rows(const td_around_rest *rest, td_tensor *x, void *user)
     }
     for (int i = 0; i < s->here; i++) {
         for (int k = 0; k < m->tensor_count; k++) {
-            put_address(m, m->tensors[k].tensor, views[k][i]);
+            td_exchange_gradients(m->tensors[k].tensor, views[k][i]);
         }
         parts[i] = td_run_rest(rest, rows_of_slice(s, x, i, rest->at));
         for (int k = 0; k < m->tensor_count; k++) {
-            put_address(m, views[k][i], m->tensors[k].tensor);
+            td_exchange_gradients(m->tensors[k].tensor, views[k][i]);
         }
     }
     return s->here == 1 ? parts[0] : td_cat_at(parts, s->here, 0, rest->at);

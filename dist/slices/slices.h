@@ -42,8 +42,7 @@ typedef enum td_tp_style {
     /* A module around COLUMN and ROW layers, such as the chain of a transformer's blocks: inside, a
      * rank has a part of the rows (all dimensions but the last), except between a COLUMN and a ROW
      * layer. Norms, dropout and additions then need memory and time for these rows alone. Modules
-     * inside must compute each row by itself; those with parameters must be layers of the library,
-     * whose state has the parameters' addresses. The rows must be divisible by the slices. */
+     * inside must compute each row by itself. The rows must be divisible by the slices. */
     TD_TP_SEQUENCE,
 } td_tp_style;
 

@@ -10,9 +10,24 @@
 
 enum { WIDTH = 32, ROWS = 16, BATCH = 4, CONTEXT = 8, WORDS = 32 };
 
+/* A module of a program's own, whose state does not have its parameter's address. */
+static td_tensor *gain_forward(td_module *self, td_tensor *x, td_site at)
+{
+    return td_mul_at(td_mul_at(x, x, at), self->tensors[0].tensor, at);
+}
+
+static td_module *gain(void)
+{
+    static const td_module_type type = { .name = "Gain", .forward = gain_forward };
+    td_module *m = td_module_new(&type, 0);
+    REQUIRE(m != NULL);
+    td_module_parameter(m, "gain", td_full(TD_SHAPE(WIDTH), 0.5, TD_F32, TD_CPU));
+    return td_module_finish(m);
+}
+
 static td_module *mlp_block(double dropout)
 {
-    return td_nn_sequential(td_nn_layer_norm(WIDTH), td_nn_linear(WIDTH, 4 * WIDTH), td_nn_gelu(),
+    return td_nn_sequential(gain(), td_nn_linear(WIDTH, 4 * WIDTH), td_nn_gelu(),
                             td_nn_dropout(dropout), td_nn_linear(4 * WIDTH, WIDTH));
 }
 
@@ -47,7 +62,8 @@ const td_tp_rule *slices_plan(slices_kind kind, bool sequence, int *count)
 {
     static const td_tp_rule mlp[] = { { "*.1", .style = TD_TP_COLUMN },
                                       { "*.3", .style = TD_TP_COLUMN },
-                                      { "*.4", .style = TD_TP_ROW } };
+                                      { "*.4", .style = TD_TP_ROW },
+                                      { "?", .style = TD_TP_SEQUENCE } };
     static const td_tp_rule attention[] = { { "*.attn.c_attn", .style = TD_TP_COLUMN,
                                               .parts = { 8, 8, 8 } },
                                             { "*.attn.c_proj", .style = TD_TP_ROW } };
@@ -70,8 +86,8 @@ const td_tp_rule *slices_plan(slices_kind kind, bool sequence, int *count)
     static const struct {
         const td_tp_rule *rules;
         int count;
-    } plans[] = { { mlp, 3 }, { attention, 2 }, { gpt, 7 }, { llama, 7 } };
-    *count = plans[kind].count - (kind >= SLICES_GPT && !sequence ? 1 : 0);
+    } plans[] = { { mlp, 4 }, { attention, 2 }, { gpt, 7 }, { llama, 7 } };
+    *count = plans[kind].count - (kind != SLICES_ATTENTION && !sequence ? 1 : 0);
     return plans[kind].rules;
 }
 
