@@ -91,8 +91,8 @@ typedef struct td_evaluate_options {
      * evaluation early: the result has what was seen. */
     bool (*batch_done)(const td_evaluation *so_far, void *user);
     void *user;      /* for measure and batch_done */
-    td_group *group; /* the ranks that read different data; NULL: the world. For a pipeline the
-                        mesh's ranks along rep and dp */
+    td_group *group; /* the ranks that read different data; NULL: the world. For a pipeline
+                        and for slices the mesh's ranks along rep and dp */
 } td_evaluate_options;
 /* td_evaluate(net, loader, ...): a model's loss and metrics over one epoch of a loader, in
  * evaluation mode and without gradients. Afterwards each module has the mode that it had before.

@@ -235,7 +235,8 @@ td_module *td_module_find(td_module *m, const char *path)
 
 int td_module_chain(td_module *m, td_chain_link *links)
 {
-    if (m->type->chain != NULL) {
+    bool whole = td_node_of(m)->parent != NULL && td_is_surrounded(m); /* its links are not all */
+    if (m->type->chain != NULL && !whole) {
         return m->type->chain(m, links);
     }
     if (links != NULL) {

@@ -106,7 +106,8 @@ td_module *td_module_mark(td_module *m, td_module_part part);
 td_module_part td_module_part_of(const td_module *m);
 
 /* Writes the links of a module, in the order in which they run, to links unless that is NULL;
- * returns their number. Running one link after the other is the module's forward, bit for bit. */
+ * returns their number. Running one link after the other is the module's forward, bit for bit. A
+ * part around which functions run (nn/around.h) is one link. */
 int td_module_chain(td_module *m, td_chain_link *links);
 
 /* ---- initial values, drawn from the default generator as PyTorch draws them ---- */

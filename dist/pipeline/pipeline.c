@@ -470,7 +470,9 @@ td_module *td_pipeline_at(td_pipeline_options o, td_site at)
                "td_pipeline: '%s' is a part of a larger model; td_pipeline takes the whole model",
                model->name);
     const char *wrapper = model != NULL ? td_module_wrapper(model) : NULL;
-    TD_REQUIRE(wrapper == NULL, at, "td_pipeline: the model went through %s already", wrapper);
+    bool again = model != NULL && td_surrounded_by(model, pipeline_around) != NULL;
+    TD_REQUIRE(wrapper == NULL || (strcmp(wrapper, "td_tensor_parallel") == 0 && !again), at,
+               "td_pipeline: the model went through %s already", again ? "it" : wrapper);
     TD_REQUIRE(model == NULL || td_params_laid_out(model) == NULL, at,
                "td_pipeline: the parameters are laid out already: td_pipeline comes before "
                "td_parameters");

@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of a tensor's bits, or of how a deferred one will be drawn. 0 for what is cut. */
+/* Of a tensor's bits, or of how a deferred one will be drawn. 0 for what is cut, or on another
+ * stage of a pipeline. */
 static td_status equal_hash(const td_slicing *slicing, const td_tensor *t, int64_t *hash)
 {
     const td_draw *draw = td_draw_of(t);
@@ -19,7 +20,7 @@ static td_status equal_hash(const td_slicing *slicing, const td_tensor *t, int64
         td_generator g = draw->generator;
         double from[] = { draw->low, draw->high, td_random_f64(&g) };
         number = td_hash_bytes(TD_HASH_BEGIN, (const char *)from, sizeof from);
-    } else if (td_cut_of(slicing, t) == NULL) {
+    } else if (td_cut_of(slicing, t) == NULL && !t->storage->released) {
         size_t bytes = td_tensor_bytes(t);
         char *values = malloc(bytes + 1);
         if (values == NULL) {

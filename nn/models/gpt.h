@@ -83,7 +83,8 @@ typedef struct td_gpt_prompt {
  *
  * TD_E_ARG: an empty prompt; a token outside of the vocabulary; a prompt with `length` tokens more
  * does not fit into the model's context and .slide is not set; an option out of range. Then no
- * token has been chosen. TD_E_MISMATCH: a logit is not finite. TD_E_NOMEM. */
+ * token has been chosen. TD_E_MISMATCH: a logit is not finite.
+ * TD_E_UNSUPPORTED: other ranks have slices or stages of the model. TD_E_NOMEM. */
 typedef struct td_gpt_generate_options {
     int begin_;
     td_module *gpt;

@@ -1,6 +1,7 @@
 /* Text from a GPT, a token at a time for all prompts together. Prompts of different lengths go in
  * step: all sequences are at the same position, and at each position the longer prompts have their
  * own token where the others have a chosen one. */
+#include "nn/internal.h"
 #include "nn/models/gpt_internal.h"
 #include "tensor/extend.h"
 
@@ -101,6 +102,10 @@ static td_status gpt_check_generate(const td_gpt_generate_options *o)
 {
     enum { MOST = 1 << 30 };
     td_gpt_options model = td_gpt_options_of(o->gpt);
+    if (td_node_of(o->gpt)->slicing != NULL || td_node_of(o->gpt)->staging != NULL) {
+        return td_fail(TD_E_UNSUPPORTED, "td_gpt_generate: this rank has slices or stages of the "
+                                         "model: save it, and load it in one process");
+    }
     if (o->length < 0 || o->length > MOST || o->top_k < 0 || !(o->temperature >= 0.0) ||
         !(o->top_p >= 0.0 && o->top_p <= 1.0) || !(o->repetition_penalty >= 0.0)) {
         return td_fail(TD_E_ARG,
