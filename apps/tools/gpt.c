@@ -35,6 +35,7 @@ static td_status train_gpt(train_run *r)
     TD_TRY(train_mesh(r));
     TD_TRY(train_begin(r));
     td_train(r->net);
+    TD_TRY(gpt_cut(g));
     r->net = td_dist_is_initialized() ? train_ddp(r, r->net) : r->net;
     r->optim = r->net == NULL
                    ? NULL
@@ -141,7 +142,8 @@ static int gpt_begin(gpt_run *g)
         td_module_free(r->net);
         return code;
     }
-    if (r->args.ranks.leaves > 0 && !td_dist_is_launched() && g->spawn == 0) {
+    const train_ranks *how = &r->args.ranks;
+    if (how->leaves + how->slices + how->micro > 0 && !td_dist_is_launched() && g->spawn == 0) {
         g->spawn = 1;
     }
     if (g->spawn > 0) {
@@ -200,6 +202,7 @@ static void training_options(gpt_run *g)
     };
     train_args_add(&g->base.args, table);
     train_args_rank_options(&g->base.args);
+    train_cut_options(&g->base.args);
 }
 
 static void lora_options(gpt_run *g)

@@ -48,7 +48,8 @@ static bool batch_done(const td_evaluation *so_far, void *user)
  * depends on the number of ranks. */
 static td_status open_part(train_run *r, int64_t batch_size)
 {
-    int ranks = td_dist_world_size();
+    const td_mesh *mesh = r->ranks.mesh;
+    int ranks = mesh != NULL ? td_mesh_size(mesh, "rep+dp") : td_dist_world_size();
     int64_t length = r->test->length, fewest = length / ranks;
     bool leaves = td_leaf_count(r->net) > 0;
     r->tests.common = leaves ? (length + batch_size - 1) / batch_size / ranks
@@ -59,7 +60,7 @@ static td_status open_part(train_run *r, int64_t batch_size)
     /* A loader draws from its generator even when it does not shuffle. */
     td_generator_seed(&r->tests.generator, 0);
     bool alone = !td_dist_is_initialized();
-    td_deal deal = { .rank = td_dist_rank(),
+    td_deal deal = { .rank = mesh != NULL ? td_mesh_rank(mesh, "rep+dp") : td_dist_rank(),
                      .world_size = ranks,
                      .no_padding = true,
                      .each = leaves ? batch_size : 0 };
@@ -105,8 +106,9 @@ td_status train_evaluate(train_run *r, int64_t batch_size, td_evaluation *e)
     if (r->ema != NULL) {
         td_ema_swap(r->ema);
     }
+    td_group *group = train_is_cut(r) ? td_mesh_group(r->ranks.mesh, "rep+dp") : NULL;
     *e = td_evaluate(r->net, r->tests.loader, .measure = train_measure, .batch_done = batch_done,
-                     .user = r);
+                     .user = r, .group = group);
     if (r->ema != NULL) {
         td_ema_swap(r->ema);
     }

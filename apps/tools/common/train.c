@@ -56,6 +56,9 @@ static td_status count_step(train_run *r, const double *results, int64_t targets
     double sums[6] = { results[RESULT_LOSS], results[RESULT_SUMS], results[RESULT_SUMS + 1] };
     sums[3] = (double)targets, sums[4] = stop_requested(), sums[5] = writes;
     TD_TRY(ranks_sum(sums, 6));
+    for (int i = 1; i < 4; i++) { /* of each batch once */
+        sums[i] /= train_copies(r);
+    }
     r->state.batch++;
     r->state.loss_sum +=
         r->ranks.leaves.loss != NULL ? results[RESULT_LOSS] : sums[0] / td_dist_world_size();
@@ -96,13 +99,7 @@ int64_t train_group_size(const train_run *r)
     return r->recipe.accumulate > 0 ? r->recipe.accumulate : 1;
 }
 
-/* The batches that make one step of the optimizer together, and where one of them stands. */
-typedef struct train_group {
-    double share; /* of the group's samples in this batch */
-    bool first, last;
-} train_group;
-
-static train_group group_of(const train_run *r, int64_t batch)
+train_group train_group_of(const train_run *r, int64_t batch)
 {
     int64_t most = train_group_size(r), at = batch % most;
     int64_t left = td_loader_batches(r->loader) - (batch - at);
@@ -110,8 +107,7 @@ static train_group group_of(const train_run *r, int64_t batch)
     return (train_group){ td_loader_share(r->loader, batch, most), at == 0, at == size - 1 };
 }
 
-/* Batches of the epoch that have been trained on: the results of some may be unread. */
-static int64_t batches_asked(const train_run *r)
+int64_t train_batches_asked(const train_run *r)
 {
     return r->state.batch + runner_waiting(&r->runner);
 }
@@ -119,7 +115,7 @@ static int64_t batches_asked(const train_run *r)
 /* Whether no batch's gradient waits for others: here a run may stop and be saved. */
 static bool between_groups(const train_run *r)
 {
-    return batches_asked(r) % train_group_size(r) == 0;
+    return train_batches_asked(r) % train_group_size(r) == 0;
 }
 
 /* The part of the group's mean loss, in which all samples count alike. */
@@ -147,12 +143,12 @@ void train_optimize(train_run *r)
 static td_status learn(void *user, td_tensor *const *inputs, td_tensor **results)
 {
     train_run *r = user;
-    train_group group = group_of(r, batches_asked(r));
+    train_group group = train_group_of(r, train_batches_asked(r));
     bool unsynced = td_is_ddp(r->net) && !group.last; /* ranks exchange once for each group */
     td_batch batch = { .x = inputs[0], .y = inputs[1], .size = inputs[0]->shape[0] };
     td_tensor *sums[TD_SUMS] = { NULL };
     td_loader_make(r->loader);
-    TD_TRY(train_hash_before(r, batches_asked(r)));
+    TD_TRY(train_hash_before(r, train_batches_asked(r)));
     if (unsynced) {
         td_ddp_no_sync_begin(r->net);
     }
@@ -174,11 +170,11 @@ static td_status learn(void *user, td_tensor *const *inputs, td_tensor **results
     }
     TD_TRY(status);
     TD_TRY(r->ranks.status);
-    TD_TRY(train_hash_gradients(r, batches_asked(r)));
+    TD_TRY(train_hash_gradients(r, train_batches_asked(r)));
     if (group.last) {
         train_optimize(r);
     }
-    return train_hash_after(r, batches_asked(r));
+    return train_hash_after(r, train_batches_asked(r));
 }
 
 /* ---- metrics ---- */
@@ -261,7 +257,7 @@ static td_status take_results(train_run *r)
 {
     double results[RESULTS] = { 0 };
     int64_t batch = r->state.batch;
-    bool last = group_of(r, batch).last; /* otherwise the outcome is that of a step before */
+    bool last = train_group_of(r, batch).last; /* otherwise the outcome is that of a step before */
     TD_TRY(runner_next(&r->runner, results));
     TD_TRY(train_sum_leaves(r, &results[RESULT_LOSS]));
     TD_TRY(train_check_loss(r, results[RESULT_LOSS]));
@@ -283,12 +279,12 @@ static int kind_of(const train_run *r, train_group group)
  * that step are to be saved. */
 static td_status one_step(train_run *r, const td_batch *batch)
 {
-    int64_t now = batches_asked(r);
+    int64_t now = train_batches_asked(r);
     if (r->task->step_begins != NULL) {
         r->task->step_begins(r, now);
     }
     r->targets[now % RUNNER_DEPTH] = batch->size * td_dataset_targets(r->train);
-    TD_TRY(runner_step(&r->runner, kind_of(r, group_of(r, now)), batch));
+    TD_TRY(runner_step(&r->runner, kind_of(r, train_group_of(r, now)), batch));
     TD_TRY(train_autotune_after_step(r));
     int64_t asked = train_steps_done(r) + runner_waiting(&r->runner);
     bool all = train_is_due(asked, r->args.files.save_every_steps);
@@ -381,18 +377,6 @@ static void on_ddp_error(td_status status, const char *message, void *user)
     r->ranks.status = td_fail(status, "%s", message);
 }
 
-/* Rank 0 runs the model, all of whose values are here then. */
-static td_status show_summary(const train_run *r)
-{
-    TD_TRY(td_unshard(r->net));
-    const td_shape *sample = &r->train->sample_shape;
-    td_shape one = { .ndim = sample->ndim + 1, .dim = { 1 } };
-    memcpy(&one.dim[1], sample->dim, (size_t)sample->ndim * sizeof one.dim[0]);
-    td_status status = ranks_first() ? td_summary(r->net, one, stdout) : TD_OK;
-    td_reshard(r->net);
-    return status;
-}
-
 static td_status prepare(train_run *r)
 {
     if (r->net == NULL || r->optim == NULL || r->loader == NULL) {
@@ -419,7 +403,7 @@ static td_status prepare(train_run *r)
     TD_TRY(r->task->accepted != NULL ? r->task->accepted(r) : TD_OK);
     TD_TRY(train_hash_open(r));
     TD_TRY(r->args.files.log_dir != NULL ? log_open(r) : TD_OK);
-    return r->args.summary ? show_summary(r) : TD_OK;
+    return r->args.summary ? train_show_summary(r) : TD_OK;
 }
 
 static td_status test(train_run *r)
@@ -474,7 +458,9 @@ td_status train_loop(train_run *r)
     if (r->task->begins != NULL) {
         r->task->begins(r);
     }
-    r->runner = (runner){ .step = r->ranks.leaves.loss != NULL ? train_learn_leaves : learn,
+    r->runner = (runner){ .step = r->ranks.leaves.loss != NULL ? train_learn_leaves
+                                  : train_has_stages(r)        ? train_learn_stages
+                                                               : learn,
                           .user = r,
                           .results = r->scaler != NULL ? RESULTS : RESULT_OUTCOME };
     td_status status = r->args.compute.graph ? runner_capture(&r->runner, r->args.device, r->loader,

@@ -56,6 +56,7 @@ typedef struct train_task {
     td_status (*save_model)(train_run *r, const char *path);
     /* NULL, or runs where nothing has refused the run, before --log-dir is opened. */
     td_status (*accepted)(train_run *r);
+    bool cuts;   /* the program cuts its model along pp and tp of --mesh */
     int metrics; /* that --log-dir gets: the first ones of train_metric */
     td_status (*tested)(train_run *r, const td_evaluation *result);
     const char *goes_on; /* how a stopped run goes on; NULL: by --resume */
@@ -105,7 +106,8 @@ typedef struct train_together {
     train_hook hook;      /* --comm-hook */
     td_zero_options zero; /* --shard */
     train_leaf_results leaves;
-    td_status status; /* what td_ddp_on_error has told, if anything */
+    int64_t parameters; /* of the whole model, before train_cut */
+    td_status status;   /* what td_ddp_on_error has told, if anything */
 } train_together;
 
 /* --save-async: the checkpoint that a thread is writing. */
@@ -277,7 +279,19 @@ bool train_defers(const train_run *r);
 bool train_saves_model(const train_run *r);
 void train_shard_tell(const train_run *r);
 
-/* --leaves (train_leaves.c). What shares a step: its leaves, otherwise the processes. */
+/* pp and tp of --mesh (train_cut.c): --slices, --micro and --schedule, what does not go with them,
+ * and the cutting: the model, or NULL with td_last_error(), and then it is freed. */
+void train_cut_options(train_args *args);
+td_status train_check_cut(const train_run *r);
+td_module *train_cut(train_run *r, td_module *model, const td_tp_rule *rules, int count);
+bool train_has_stages(const train_run *r);
+bool train_is_cut(const train_run *r); /* into stages or slices */
+int train_copies(const train_run *r);  /* processes that hold one model together */
+/* A step as a runner takes it: of a pipeline. */
+td_status train_learn_stages(void *user, td_tensor *const *inputs, td_tensor **results);
+
+/* --leaves (train_leaves.c). What shares a step: its leaves, otherwise the processes that read
+ * different data. */
 int64_t train_world(const train_run *r);
 td_status train_check_leaves(const train_run *r);
 /* This process's share of the samples; with r->net made. A batch has the option's batch size, or
@@ -298,6 +312,16 @@ enum {
     RESULTS
 };
 void train_optimize(train_run *r);
+td_tensor *train_number(double value); /* a tensor of the step */
+
+/* The batches that make one step of the optimizer together, and where one of them stands. */
+typedef struct train_group {
+    double share; /* of the group's samples in this batch */
+    bool first, last;
+} train_group;
+train_group train_group_of(const train_run *r, int64_t batch);
+/* Batches of the epoch that have been trained on: the results of some may be unread. */
+int64_t train_batches_asked(const train_run *r);
 /* TD_E_ARG with advice: the loss is not finite. */
 td_status train_check_loss(const train_run *r, double loss);
 
@@ -311,6 +335,7 @@ void train_hook_resume(const train_run *r);
 td_status train_report_begin(train_run *r);
 /* Writes settings.json into --log-dir, on rank 0; TD_E_IO. */
 td_status train_write_settings(const train_run *r);
+td_status train_show_summary(const train_run *r); /* --summary */
 /* Closes the trace; on rank 0 writes the page. */
 td_status train_report_end(const train_run *r);
 

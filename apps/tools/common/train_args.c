@@ -179,7 +179,8 @@ void train_args_rank_options(train_args *args)
             .resume = CLI_RESTORE, .unwritten = "0"),
         cli_text("mesh", "DIM=N,...", &args->ranks.mesh,
                  "How the processes are arranged: dp=4; rep=2,dp=2 (with --shard: two replicas, "
-                 "each cut into two); *: what is left. Without: TANDEM_MESH, which tdrun --mesh "
+                 "each cut into two); gpt: pp=2,dp=2,tp=2 (two stages, with matrices in two "
+                 "slices, of a model); *: what is left. Without: TANDEM_MESH, which tdrun --mesh "
                  "sets",
                  .choices = "DIM=N,...", .fits = train_mesh_fits),
         { 0 }

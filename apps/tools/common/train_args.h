@@ -38,6 +38,8 @@ typedef struct train_ranks {
     const char *wire;      /* none, bf16; NULL: none */
     int64_t leaves;        /* td_leaves_options.count; 0: none */
     const char *mesh;      /* of the processes (dist/comm/mesh.h); NULL: $TANDEM_MESH */
+    int64_t slices, micro; /* td_tensor_parallel_options.slices, td_pipeline_options.micro */
+    const char *schedule;  /* td_pipeline_options.schedule */
 } train_ranks;
 
 typedef struct train_args {

@@ -11,7 +11,10 @@
 
 int64_t train_world(const train_run *r)
 {
-    return r->args.ranks.leaves > 0 ? r->args.ranks.leaves : td_dist_world_size();
+    const td_mesh *mesh = r->ranks.mesh;
+    return r->args.ranks.leaves > 0 ? r->args.ranks.leaves
+           : mesh != NULL           ? td_mesh_size(mesh, "rep+dp")
+                                    : td_dist_world_size();
 }
 
 td_status train_check_leaves(const train_run *r)
@@ -60,7 +63,7 @@ td_status train_begin_leaves(train_run *r)
                : td_fail(TD_E_NOMEM, "no memory for the losses of %d leaves", leaves);
 }
 
-static td_tensor *number_of_step(double value)
+td_tensor *train_number(double value)
 {
     td_tensor *t = td_step_new(TD_SCALAR, TD_F64, TD_ROW_MAJOR, TD_CPU, TD_HERE);
     td_fill_(t, value);
@@ -91,9 +94,9 @@ td_status train_learn_leaves(void *user, td_tensor *const *inputs, td_tensor **r
         *targets += td_leaf_counts(r->net) ? batch.size * td_dataset_targets(r->train) : 0;
     }
     TD_TRY(r->ranks.status);
-    results[RESULT_LOSS] = number_of_step(0.0); /* train_sum_leaves has it */
+    results[RESULT_LOSS] = train_number(0.0); /* train_sum_leaves has it */
     for (int i = 0; i < TRAIN_SUMS; i++) {
-        results[RESULT_SUMS + i] = number_of_step(totals[i]);
+        results[RESULT_SUMS + i] = train_number(totals[i]);
     }
     results[RESULT_OUTCOME] = r->scaler != NULL ? td_scaler_outcome(r->scaler) : NULL;
     train_optimize(r);

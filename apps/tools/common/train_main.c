@@ -22,6 +22,7 @@ td_status train_begin(train_run *r)
     TD_TRY(train_set_shard(r));
     TD_TRY(train_report_begin(r));
     TD_TRY(train_check_leaves(r));
+    TD_TRY(train_check_cut(r));
     if (r->args.files.trace != NULL) {
         TD_TRY(td_trace_open(r->args.files.trace));
     }
@@ -38,8 +39,9 @@ td_module *train_ddp(const train_run *r, td_module *model)
     const train_hook *h = &r->ranks.hook;
     const td_strategy *zero = &r->ranks.zero.strategy;
     int leaves = (int)r->args.ranks.leaves;
-    return model == NULL
-               ? NULL
+    bool alone = train_is_cut(r) && train_world(r) == 1; /* nothing is exchanged along dp */
+    return model == NULL || alone
+               ? model
                : td_ddp(model, .mesh = r->ranks.mesh,
                         .strategy = leaves > 0 ? td_leaves(leaves, .strategy = zero) : zero,
                         .comm_hook = h->rank > 0 ? NULL : h->name,

@@ -110,6 +110,18 @@ td_status train_write_settings(const train_run *r)
     return written ? TD_OK : td_fail(TD_E_IO, "cannot write %s: %s", path, strerror(errno));
 }
 
+/* Rank 0 runs the model, all of whose values are here then. */
+td_status train_show_summary(const train_run *r)
+{
+    TD_TRY(td_unshard(r->net));
+    const td_shape *sample = &r->train->sample_shape;
+    td_shape one = { .ndim = sample->ndim + 1, .dim = { 1 } };
+    memcpy(&one.dim[1], sample->dim, (size_t)sample->ndim * sizeof one.dim[0]);
+    td_status status = ranks_first() ? td_summary(r->net, one, stdout) : TD_OK;
+    td_reshard(r->net);
+    return status;
+}
+
 /* ---- the end ---- */
 
 td_status train_report_end(const train_run *r)

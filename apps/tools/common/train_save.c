@@ -40,7 +40,7 @@ static bool weights_are_finite(const train_run *r)
 {
     td_tensor *flat = td_params_flat(td_parameters(r->net));
     double bad = !td_kernels_of(td_device_of(flat))->all_finite(flat);
-    if (train_shards(r)) {
+    if (r->saving.together) {
         (void)ranks_sum(&bad, 1); /* a failure is one of saving, too */
     }
     return bad == 0;

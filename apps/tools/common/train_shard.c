@@ -22,7 +22,7 @@ td_status train_mesh(train_run *r)
     }
     TD_TRY(td_mesh_new(r->args.ranks.mesh, &r->ranks.mesh));
     int pp = td_mesh_size(r->ranks.mesh, "pp"), tp = td_mesh_size(r->ranks.mesh, "tp");
-    return pp * tp == 1
+    return pp * tp == 1 || r->task->cuts
                ? TD_OK
                : td_fail(TD_E_UNSUPPORTED,
                          "the mesh has pp=%d and tp=%d, and %s neither cuts its model into "
@@ -42,7 +42,8 @@ static td_shard shard_of(const train_args *args)
 
 bool train_defers(const train_run *r)
 {
-    return td_dist_is_initialized() && r->ranks.zero.stage == TD_SHARD_PARAMETERS;
+    return td_dist_is_initialized() &&
+           (r->ranks.zero.stage == TD_SHARD_PARAMETERS || train_is_cut(r));
 }
 
 td_status train_set_shard(train_run *r)
@@ -52,7 +53,8 @@ td_status train_set_shard(train_run *r)
     r->ranks.zero.offload = r->args.ranks.offload;
     bool narrow = r->args.ranks.wire != NULL && strcmp(r->args.ranks.wire, "none") != 0;
     r->ranks.zero.wire = narrow ? r->args.ranks.wire : NULL;
-    return train_defers(r) || (!narrow && r->args.ranks.offload == NULL)
+    bool shards = td_dist_is_initialized() && r->ranks.zero.stage == TD_SHARD_PARAMETERS;
+    return shards || (!narrow && r->args.ranks.offload == NULL)
                ? TD_OK
                : td_fail(TD_E_ARG,
                          "--%s is for processes with --shard parameters; one is enough (tdrun "
@@ -67,11 +69,16 @@ bool train_shards(const train_run *r)
 
 bool train_saves_model(const train_run *r)
 {
-    return ranks_first() || (train_shards(r) && r->ranks.zero.stage == TD_SHARD_PARAMETERS);
+    return ranks_first() || train_is_cut(r) ||
+           (train_shards(r) && r->ranks.zero.stage == TD_SHARD_PARAMETERS);
 }
 
 void train_shard_tell(const train_run *r)
 {
+    if (train_copies(r) > 1) {
+        td_printf_rank0("the model is cut into %d stages of %d slices\n",
+                        td_mesh_size(r->ranks.mesh, "pp"), td_mesh_size(r->ranks.mesh, "tp"));
+    }
     if (train_shards(r)) {
         td_shard_stats s = td_ddp_shard_stats(r->net);
         double mib = (double)(s.state + s.gradients * (r->ranks.zero.stage >= TD_SHARD_GRADIENTS) +
@@ -88,6 +95,7 @@ void train_shard_tell(const train_run *r)
         td_printf_rank0("%s cut into %d windows%s: %.1f MiB a process\n",
                         shared[r->ranks.zero.stage], td_mesh_size(r->ranks.mesh, "dp"), each, mib);
     } else if (r->ranks.zero.stage != TD_SHARD_NONE) {
-        td_printf_rank0("--shard: there is one process, and nothing is shared\n");
+        td_printf_rank0("--shard: there is one process%s, and nothing is shared\n",
+                        train_copies(r) > 1 ? " along dp" : "");
     }
 }

@@ -42,6 +42,9 @@ extern const train_task gpt_task;
  * began with g->init takes its checkpoint instead. NULL with td_last_error(). */
 td_module *gpt_make(gpt_run *g, int64_t vocabulary);
 
+/* cut.c: cuts base.net along pp and tp of the mesh. */
+td_status gpt_cut(gpt_run *g);
+
 /* adapt.c: gives a model the adapters of the options, if any; tells their number; writes the
  * trained model, or its adapters alone; writes g->gpt, which has adapters, as an ordinary model. */
 td_status gpt_adapt(const gpt_run *g, td_module *gpt);

@@ -283,14 +283,14 @@ static void gpt_begins(train_run *r)
 {
     const gpt_run *g = gpt_of(r);
     td_gpt_options m = td_gpt_options_of(g->gpt);
-    td_printf_rank0(
-        "tandem %s: a GPT of %" PRId64 " parameters: %" PRId64 " layers, %" PRId64
-        " heads, width %" PRId64 ", context %" PRId64 "\n"
-        "data: %s; a step: %d x %" PRId64 " windows; %" PRId64 " steps, seed %" PRId64 ", %s; %s\n",
-        TANDEM_VERSION, td_parameter_count(r->net), m.layers, m.heads, m.width, m.context,
-        r->data_name, td_dist_world_size(), r->args.batch_size * train_group_size(r),
-        r->args.epochs * g->learning.epoch_steps, r->args.seed, train_args_arithmetic(),
-        td_device_describe(r->args.device));
+    td_printf_rank0("tandem %s: a GPT of %" PRId64 " parameters: %" PRId64 " layers, %" PRId64
+                    " heads, width %" PRId64 ", context %" PRId64 "\n"
+                    "data: %s; a step: %d x %" PRId64 " windows; %" PRId64 " steps, seed %" PRId64
+                    ", %s; %s\n",
+                    TANDEM_VERSION, r->ranks.parameters, m.layers, m.heads, m.width, m.context,
+                    r->data_name, (int)train_world(r), r->args.batch_size * train_group_size(r),
+                    r->args.epochs * g->learning.epoch_steps, r->args.seed, train_args_arithmetic(),
+                    td_device_describe(r->args.device));
     gpt_adapt_tell(g);
 }
 
@@ -307,4 +307,5 @@ const train_task gpt_task = { .name = "gpt",
                               .latest = gpt_latest,
                               .saved = gpt_saved,
                               .save_model = gpt_save_model,
+                              .cuts = true,
                               .metrics = TRAIN_FEW_METRICS };

@@ -1,0 +1,45 @@
+/* A GPT in slices: which matrices are cut, and along which dimension. */
+#include "apps/tools/gpt/gpt_run.h"
+#include "tensor/extend.h"
+
+#include <inttypes.h>
+
+static td_status gpt_check_cut(const gpt_run *g, const td_gpt_options *o)
+{
+    const train_run *r = &g->base;
+    int64_t tp = td_mesh_size(r->ranks.mesh, "tp");
+    int64_t slices = r->args.ranks.slices > 0 ? r->args.ranks.slices : tp;
+    if (g->lora.rank > 0 || g->lora.adapter != NULL || g->sample_every > 0) {
+        return td_fail(TD_E_UNSUPPORTED,
+                       "%s does not work with a model in stages or slices (--mesh, --micro, "
+                       "--slices)",
+                       g->sample_every > 0 ? "--sample-every" : "--lora");
+    }
+    bool divides = slices % tp == 0 && o->heads % slices == 0 && o->kv_heads % slices == 0 &&
+                   o->hidden % slices == 0 && o->vocabulary % slices == 0;
+    return divides
+               ? TD_OK
+               : td_fail(TD_E_ARG,
+                         "%" PRId64 " slices on %" PRId64 " processes: the processes must "
+                         "divide the slices, and the slices %" PRId64 " heads, %" PRId64
+                         " of keys and values, %" PRId64 " hidden numbers and %" PRId64 " tokens",
+                         slices, tp, o->heads, o->kv_heads, o->hidden, o->vocabulary);
+}
+
+td_status gpt_cut(gpt_run *g)
+{
+    train_run *r = &g->base;
+    td_gpt_options o = td_gpt_options_of(g->gpt);
+    const td_tp_rule rules[] = {
+        { "*.attn.c_attn", .style = TD_TP_COLUMN, .parts = { o.heads, o.kv_heads, o.kv_heads } },
+        { "*.attn.c_proj", .style = TD_TP_ROW },
+        { "*.mlp.c_fc", .style = TD_TP_COLUMN },
+        { "*.mlp.c_proj", .style = TD_TP_ROW },
+        { "transformer.wte", .style = TD_TP_VOCAB },
+        { "lm_head", .style = TD_TP_VOCAB },
+        { "*.mlp.c_gate", .style = TD_TP_COLUMN }, /* of swiglu */
+    };
+    TD_TRY(train_is_cut(r) ? gpt_check_cut(g, &o) : TD_OK);
+    r->net = train_cut(r, r->net, rules, o.swiglu ? 7 : 6);
+    return r->net != NULL ? TD_OK : TD_E_ARG; /* td_last_error has the reason */
+}
