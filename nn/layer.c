@@ -31,10 +31,10 @@ td_module *td_layer_weights(td_module *m, size_t place, td_shape shape, int64_t 
     if (to[0] != NULL) {
         td_init_kaiming_uniform_(to[0]);
     }
-    if (!no_bias) {
+    if (!no_bias) { /* otherwise the state may have no place for it */
         to[1] = td_module_new_parameter(m, "bias", TD_SHAPE(outputs), TD_ROW_MAJOR);
     }
-    if (to[1] != NULL) {
+    if (!no_bias && to[1] != NULL) {
         td_init_bias_uniform_(to[1], td_shape_numel(shape) / shape.dim[0]);
     }
     return td_module_finish(m);
