@@ -2,7 +2,6 @@
 // run: waits
 #include "tests/dist/slices_job.h"
 #include "tests/help/dist_procs.h"
-#include "tests/help/expect_fatal.h"
 #include "tests/help/temp_folder.h"
 #include "autograd/hooks.h"
 #include "tensor/extend.h"
@@ -168,13 +167,29 @@ static void test_same_bits(void **state)
 
 /* ---- plans that do not fit ---- */
 
-static void expect_bad(td_module *net, const td_tp_rule *rules, int count, int slices,
-                       const char *part)
+typedef struct bad_plan {
+    slices_kind kind;
+    const td_tp_rule *rules;
+    int count, slices;
+    const char *says;
+    enum { WHOLE, CUT, LAID_OUT } before;
+} bad_plan;
+
+static int run_bad_plan(int rank, int size, void *arg)
 {
-    expect_fatal(part, td_tensor_parallel(net, rules, count, .slices = slices));
-    td_module_free(net);
+    (void)rank, (void)size;
+    const bad_plan *p = arg;
+    td_module *net = slices_net(p->kind, TD_F32, 0.0);
+    if (p->before == CUT) {
+        net = td_tensor_parallel(net, p->rules, p->count);
+    } else if (p->before == LAID_OUT) {
+        td_parameters(net);
+    }
+    td_tensor_parallel(net, p->rules, p->count, .slices = p->slices);
+    return 0;
 }
 
+/* In processes of their own, as a fatal error frees nothing. */
 static void test_bad_plans(void **state)
 {
     (void)state;
@@ -188,27 +203,32 @@ static void test_bad_plans(void **state)
     const td_tp_rule words[] = { { "*.c_fc", .style = TD_TP_VOCAB } };
     const td_tp_rule head[] = { { "lm_head", .style = TD_TP_VOCAB } };
     const td_tp_rule parts[] = { { "*.c_attn", .style = TD_TP_COLUMN, .parts = { 7, 7, 7 } } };
-    expect_bad(slices_net(SLICES_MLP, TD_F32, 0.0), nothing, 2, 2, "\"*.f\", matches no module");
-    expect_bad(slices_net(SLICES_MLP, TD_F32, 0.0), twice, 2, 2,
-               "'0.1 (Linear)' matches two rules, \"0.1*\" and \"*.1\"");
-    expect_bad(slices_net(SLICES_MLP, TD_F32, 0.0), norm, 1, 2, "'0.0 (Gain)'");
-    expect_bad(slices_net(SLICES_MLP, TD_F32, 0.0), row, 1, 3,
-               "'0.4 (Linear)' (rule \"0.4\"): 128 inputs are not divisible by 3 slices");
-    expect_bad(slices_net(SLICES_LLAMA, TD_F32, 0.0), heads, 1, 16,
-               "'transformer.h.0.attn.c_attn (Linear)' (rule \"*.c_attn\"): 8 heads are not "
-               "divisible by 16 slices");
-    expect_bad(slices_net(SLICES_LLAMA, TD_F32, 0.0), parts, 1, 1, "no 21 parts of one size");
-    expect_bad(slices_net(SLICES_GPT, TD_F32, 0.0), tie, 1, 2,
-               "'lm_head (Head)' uses 'transformer.wte.weight'");
-    expect_bad(slices_net(SLICES_GPT, TD_F32, 0.0), head, 1, 2, "uses none of a module before it");
-    expect_bad(slices_net(SLICES_LLAMA, TD_F32, 0.0), words, 1, 2, "is no embedding or head");
-    expect_bad(slices_net(SLICES_LLAMA, TD_F32, 0.0), tie, 1, 5,
-               "32 words are not divisible by 5 slices");
-    expect_bad(td_tensor_parallel(slices_net(SLICES_MLP, TD_F32, 0.0), row, 1), row, 1, 1,
-               "went through td_tensor_parallel already");
-    td_module *net = slices_net(SLICES_MLP, TD_F32, 0.0);
-    td_parameters(net);
-    expect_bad(net, row, 1, 1, "laid out flat already");
+    const bad_plan plans[] = {
+        { SLICES_MLP, nothing, 2, 2, "\"*.f\", matches no module", WHOLE },
+        { SLICES_MLP, twice, 2, 2, "'0.1 (Linear)' matches two rules, \"0.1*\" and \"*.1\"",
+          WHOLE },
+        { SLICES_MLP, norm, 1, 2, "'0.0 (Gain)'", WHOLE },
+        { SLICES_MLP, row, 1, 3,
+          "'0.4 (Linear)' (rule \"0.4\"): 128 inputs are not divisible by 3 slices", WHOLE },
+        { SLICES_LLAMA, heads, 1, 16,
+          "'transformer.h.0.attn.c_attn (Linear)' (rule \"*.c_attn\"): 8 heads are not "
+          "divisible by 16 slices",
+          WHOLE },
+        { SLICES_LLAMA, parts, 1, 1, "no 21 parts of one size", WHOLE },
+        { SLICES_GPT, tie, 1, 2, "'lm_head (Head)' uses 'transformer.wte.weight'", WHOLE },
+        { SLICES_GPT, head, 1, 2, "uses none of a module before it", WHOLE },
+        { SLICES_LLAMA, words, 1, 2, "is no embedding or head", WHOLE },
+        { SLICES_LLAMA, tie, 1, 5, "32 words are not divisible by 5 slices", WHOLE },
+        { SLICES_MLP, row, 1, 1, "went through td_tensor_parallel already", CUT },
+        { SLICES_MLP, row, 1, 1, "laid out flat already", LAID_OUT },
+    };
+    for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
+        static procs_end end;
+        procs_run(1, limit, run_bad_plan, (void *)(uintptr_t)&plans[i], &end);
+        if (end.signal != SIGABRT || strstr(end.output, plans[i].says) == NULL) {
+            fail_msg("plan %zu: signal %d, said '%s'", i, end.signal, end.output);
+        }
+    }
 }
 
 static int run_after_ddp(int rank, int size, void *arg)
