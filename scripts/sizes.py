@@ -54,7 +54,7 @@ PLAN = [
     ("apps/tools/*", 7300),
     ("apps/tools/report", 1290),
 ]
-PRODUCT_PLAN = 86_140
+PRODUCT_PLAN = 86140
 ROOTS = ("tensor", "autograd", "nn")  # what a learner reads first
 ROOTS_PLAN, ROOTS_LIMIT = 7600, 7710  # 24: options in C++20
 
