@@ -24,8 +24,8 @@ TD_BEGIN_C
  * whatever the order of the text.
  *
  * td_ddp uses rep and dp, td_tensor_parallel (dist/slices/slices.h) tp, and td_pipeline
- * (dist/pipeline/pipeline.h) pp. Of the training programs of apps/ gpt takes all of them; the others
- * refuse a mesh with pp or tp above 1. */
+ * (dist/pipeline/pipeline.h) pp. Of the training programs of apps/ gpt takes all of them; the
+ * others refuse a mesh with pp or tp above 1. */
 enum { TD_MESH_DIMS = 4 };
 
 typedef struct td_mesh td_mesh;

@@ -37,8 +37,8 @@ typedef struct td_pipeline_options {
 
 /* Makes a model a pipeline and returns the same module. All ranks call td_pipeline at the same
  * place, with a whole model, drawn from the same seed; after td_module_to and td_tensor_parallel,
- * before td_ddp and td_parameters. The model must say what its chain of links is (td_module_type.chain): Sequential,
- * the GPTs and the ResNets do.
+ * before td_ddp and td_parameters. The model must say what its chain of links is
+ * (td_module_type.chain): Sequential, the GPTs and the ResNets do.
  *
  * A rank keeps the parameters of its own stages. Those of other stages lose their memory; a model
  * made under td_defer_init(true) never has memory for them. (Buffers stay everywhere.) A weight

@@ -74,7 +74,8 @@ typedef struct td_tensor_parallel_options {
  * rules and with models that were drawn from the same seed: a rank keeps its slice of the whole
  * tensor that one process would have drawn. Weights of td_defer_init are drawn here, one at a time.
  * Call it before td_pipeline, td_ddp and td_parameters, and give td_ddp the ranks that have equal
- * slices (its .mesh does that), td_evaluate those along rep and dp. A td_optim, clipping, averages and checkpoints work as on one process.
+ * slices (its .mesh does that), td_evaluate those along rep and dp. A td_optim, clipping, averages
+ * and checkpoints work as on one process.
  *
  * A rule that matches no module, two rules for one module, and sizes that the slices do not divide
  * are fatal errors. NULL with td_last_error() on all ranks, and the model is freed: memory is
