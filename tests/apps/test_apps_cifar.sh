@@ -6,6 +6,7 @@ app=$apps/cifar_resnet18
 few="--limit 96 --batch-size 32 --workers 2"
 unset LC_ALL
 cd "$work" || exit 1 # away from data/cifar10, and Ctrl-C's default checkpoint goes here
+few_images
 
 # shellcheck disable=SC2086
 works 'two epochs' "$app" $few --epochs 2 --save "$work/two" --log-dir "$work/log/deep"

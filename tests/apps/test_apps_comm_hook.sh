@@ -10,6 +10,7 @@ short=(--spawn 2 --limit 128 --batch-size 16 --workers 1 --epochs 3 --lr 0.002)
 app=$apps/cifar_resnet18
 tdrun=("$apps/tdrun" --nproc-per-node 2)
 cd "$work" || exit 1
+few_images
 
 # The loss of an epoch, as its last line has it.
 loss_of() { sed -n "s|^== step: \[ *4/4\] \[$1/3\] . loss: \([0-9.]*\) .*|\1|p" out; }
@@ -31,9 +32,9 @@ for hook in none bf16 fp16 powersgd:2:3; do
     says "$hook: it says what travels" "^gradients travel as (${hook%%:*}|PowerSGD's factors of rank 2 after 3 plain steps)\$"
     ! cmp -s none $hook
     tap $? "$hook: not the bits of plain gradients"
-    # One of three epochs, and the rest: the options come from the checkpoint.
+    # One of three epochs, and the rest, started in another way: the options come from the checkpoint.
     works "$hook: one epoch" "$app" "${short[@]}" --comm-hook $hook --epochs 1 --save part
-    works "$hook: and on from there" "$app" --spawn 2 --epochs 3 --resume part --save part
+    works "$hook: and on from there, by tdrun" "${tdrun[@]}" "$app" --epochs 3 --resume part --save part
     same "$hook: to the same bits" $hook part
 done
 
@@ -53,30 +54,26 @@ for wrong in bf powersgd: powersgd:0 powersgd:1:2:3 powersgd:x powersgd:99999999
     fails "--comm-hook $wrong" 64 "'$wrong' is not one of none\|bf16\|fp16\|powersgd" "$app" --comm-hook $wrong
 done
 
-# Ctrl-C in mid-epoch, under the launcher.
-few=(--limit 512 --batch-size 32 --epochs 2 --print-every 1)
-hook=(--comm-hook powersgd:2:3)
-works 'under the launcher' "${tdrun[@]}" "$apps/cifar_resnet18" "${few[@]}" "${hook[@]}" --save whole
+# Ctrl-C in mid-epoch, under the launcher, when PowerSGD has begun.
 if ! no_terminal; then
-    $terminal '== step: \[  [56]/8\] \[1/2\]' 1 "${tdrun[@]}" "$apps/cifar_resnet18" "${few[@]}" "${hook[@]}" \
-        --save stopped >out 2>&1
+    $terminal '== step: \[  1/4\] \[2/3\]' 1 "${tdrun[@]}" "$app" --limit 128 --batch-size 16 --workers 1 --epochs 3 \
+        --lr 0.002 --print-every 1 --comm-hook $from --save stopped >out 2>&1
     test $? -eq 130
     tap $? 'Ctrl-C' out
-    works 'it goes on' "${tdrun[@]}" "$apps/cifar_resnet18" "${few[@]}" --resume stopped --save stopped
-    says 'from where it was' '^resumed from stopped after step [5-7] of epoch 1$'
-    same 'to the same bits' whole stopped
+    works 'it goes on' "${tdrun[@]}" "$app" --resume stopped --save stopped
+    says 'from where it was' '^resumed from stopped after step [1-3] of epoch 2$'
+    same 'to the same bits' $from stopped
 fi
-works 'another way to start it' "$apps/cifar_resnet18" --spawn 2 "${few[@]}" "${hook[@]}" --save spawned
-same 'the same bits' whole spawned
-works 'one process' "$apps/cifar_resnet18" --limit 32 --batch-size 32 --epochs 1 --comm-hook bf16
+works 'one process' "$app" --limit 32 --batch-size 32 --epochs 1 --comm-hook bf16
 says 'nothing travels' '^--comm-hook: there is one process, and no gradients travel$'
 
 # The trainer, whose command goes on by itself.
 make_folders data
-net=("${tdrun[@]}" "$apps/train_net" --cfg "$repository/apps/tools/config/resnet18.yaml" MODEL.NUM_CLASSES 5
+net=("${tdrun[@]}" "$apps/train_net" --cfg "$repository/apps/tools/config/efficientnet_b0.yaml" MODEL.NUM_CLASSES 5
     TRAIN.DATASET data TRAIN.IM_SIZE 32 TRAIN.BATCH_SIZE 2 TRAIN.WORKERS 1 TRAIN.MIN_AREA 0.5 RNG_SEED 1
-    TEST.DATASET data TEST.IM_SIZE 32 TEST.CROP_SIZE 32 OPTIM.MAX_EPOCH 2 OPTIM.LR_POLICY steps)
-works 'train_net' "${net[@]}" "${hook[@]}" OUT_DIR exp
+    TEST.DATASET data TEST.IM_SIZE 32 TEST.CROP_SIZE 32 OPTIM.MAX_EPOCH 2 OPTIM.BASE_LR 0.02
+    OPTIM.LR_POLICY steps MODEL.SYNCBN True)
+works 'train_net' "${net[@]}" --comm-hook $from OUT_DIR exp
 says 'PowerSGD' '^gradients travel as PowerSGD'
 mkdir -p again/checkpoints
 mv exp/checkpoints/ckpt_ep_001 again/checkpoints

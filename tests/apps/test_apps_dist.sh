@@ -10,6 +10,7 @@ golden=$PWD/tests/golden/wine_ddp2_losses.txt
 compare=$PWD/tests/help/compare_losses.py
 ln -s "$PWD/data" "$work/data"
 cd "$work" || exit 1
+few_images
 
 # ---- the group ----
 

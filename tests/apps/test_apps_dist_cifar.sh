@@ -7,6 +7,7 @@ unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TANDEM
 export OMP_NUM_THREADS=1
 tools=$PWD/tests
 cd "$work" || exit 1
+few_images
 few="--limit 128 --batch-size 32 --epochs 2"
 main_job="$apps/cifar_resnet18 $few"
 slurm="SLURM_JOB_ID=7 SLURM_NTASKS=2 SLURM_JOB_NODELIST=127.0.0.1 MASTER_PORT=$(free_port)"

@@ -3,20 +3,21 @@
 # run: plain
 . "$(dirname "$0")/../help/tap.sh"
 ! why=$(no_terminal) || skip_all 'Ctrl-C on a terminal' "${why#*: }"
-cifar="$apps/cifar_resnet18 --limit 256 --batch-size 8 --epochs 2 --workers 2"
+cifar="$apps/cifar_resnet18 --limit 128 --batch-size 8 --epochs 2 --workers 2"
 events=$PWD/tests/apps/read_events.py data=$PWD/data
 cd "$work" || exit 1
+few_images
 
 # shellcheck disable=SC2086
 works 'the uninterrupted run' $cifar --save whole --log-dir log
 works 'its event file has what the CSV has' python3 "$events" log
 
 # shellcheck disable=SC2086
-$terminal 'step [0-9]+/32' 1 $cifar --seed 0 --profile >out 2>&1
+$terminal 'step [0-9]+/16' 1 $cifar --seed 0 --profile >out 2>&1
 rc=$?
 test $rc -eq 130
 tap $? "Ctrl-C on a terminal: code 130 (was $rc)" out
-says 'there is a live line' 'epoch 1/2  step [0-9]+/32  [0-9]+ images/s  loss [0-9.]+  acc [0-9.]+%  ETA [0-9]+:'
+says 'there is a live line' 'epoch 1/2  step [0-9]+/16  [0-9]+ images/s  loss [0-9.]+  acc [0-9.]+%  ETA [0-9]+:'
 says 'and where the time went' '^conv2d +layer1\.0\.conv1 \(Conv2d\) +fwd '
 says 'it says that it stops' 'stopping after this step'
 says 'it says how to go on' 'go on with --resume cifar_resnet18\.safetensors'
@@ -47,7 +48,7 @@ works 'and once more to the end' $cifar --resume part --save part
 same 'the same bits again' whole part
 
 # shellcheck disable=SC2086
-$terminal 'step [0-9]+/32' 2 $cifar --save twice >out 2>&1
+$terminal 'step [0-9]+/16' 2 $cifar --save twice >out 2>&1
 rc=$?
 test $rc -eq 130
 tap $? "Ctrl-C twice: at once, code 130 (was $rc)" out

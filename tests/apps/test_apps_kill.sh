@@ -10,9 +10,10 @@ export OMP_NUM_THREADS=1
 kills=${KILLS:-3} least=${LEAST:-2}
 RANDOM=${SEED:=$$}
 epochs=$((2 + kills)) # of 8 steps each: one to five between two kills, and what goes by meanwhile
-job=("$apps/cifar_resnet18" --limit 256 --batch-size 16 --epochs $epochs --print-every 1
+job=("$apps/cifar_resnet18" --limit 128 --batch-size 8 --epochs $epochs --print-every 1
     --save-every-steps 4)
 cd "$work" || exit 1
+few_images
 
 works 'the undisturbed run' "$apps/tdrun" --nproc-per-node 2 "${job[@]}" --save whole
 grep '^== step' out | tail -n 1 >whole.loss

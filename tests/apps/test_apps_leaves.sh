@@ -10,6 +10,7 @@ export OMP_NUM_THREADS=1
 cat nn/*.c >"$work/text.txt"
 cp -r data "$work/data" # the lesson reads data/wine.csv
 cd "$work" || exit 1
+few_images
 
 # ---- the lesson ----
 

@@ -12,6 +12,7 @@ timeout=4
 slack=10 # seconds; promised is one, which a busy machine cannot show
 [ -z "${TANDEM_LONG:-}" ] || slack=1
 cd "$work" || exit 1
+few_images
 
 seen() { # seen PATTERN FILE: within 60 s
     local i

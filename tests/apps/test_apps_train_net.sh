@@ -9,7 +9,7 @@ cd "$work" || exit 1
 make_folders data
 mkdir config
 cat >config/small.yaml <<'Y'
-MODEL: {NUM_CLASSES: 5}
+MODEL: {ARCH: efficientnet_b0, NUM_CLASSES: 5}
 TRAIN: {DATASET: data, IM_SIZE: 32, BATCH_SIZE: 4, WORKERS: 1, PRINT_FREQ: 1}
 TEST: {DATASET: data, IM_SIZE: 36, CROP_SIZE: 32, BATCH_SIZE: 5, PRINT_FREQ: 1}
 OPTIM: {MAX_EPOCH: 3, BASE_LR: 0.02, WARMUP_EPOCHS: 1}
@@ -19,7 +19,7 @@ net=("$apps/train_net" --cfg config/small.yaml)
 
 # ---- a run ----
 works 'a run' "${net[@]}" OUT_DIR whole
-says 'the model and the data' '^tandem .*: resnet18, 5 classes, 11179077 parameters$'
+says 'the model and the data' '^tandem .*: efficientnet_b0, 5 classes, 4013953 parameters$'
 says 'the images' '^data: 12 images in 5 classes; batch 4, lr 0\.02, seed 1, fp32;'
 says 'a step' '^Epoch \[1/3\] \[   1/3\]  lr 0\.002000  ETA [0-9:]+  Time [0-9.]+ \([0-9.]+\)  Data [0-9.]+ \([0-9.]+\)  Loss [0-9.]+ \([0-9.]+\)  Acc@1 [0-9.]+  Acc@5 100\.000$'
 says 'the learning rate of the second epoch' '^Epoch \[2/3\] \[   3/3\]  lr 0\.015000 '
@@ -46,11 +46,11 @@ says 'and that' '^all 3 epochs are done$'
 
 # ---- testing, predicting ----
 works 'test_net takes the best' "$apps/test_net" --cfg whole/config.yaml
-says 'it has tested all' '^resnet18 on 12 images in 5 classes: Loss .*\(12 images\)$'
+says 'it has tested all' '^efficientnet_b0 on 12 images in 5 classes: Loss .*\(12 images\)$'
 works 'or any file' "$apps/test_net" --cfg whole/config.yaml MODEL.WEIGHTS whole/checkpoints/ckpt_ep_002
 works 'by two ranks' "$apps/tdrun" --nproc-per-node 2 "$apps/test_net" --cfg whole/config.yaml
-grep -o '^resnet18.*classes\|Acc.*images)' out | tail -n 2 >two
-"$apps/test_net" --cfg whole/config.yaml | grep -o '^resnet18.*classes\|Acc.*images)' >one
+grep -o '^efficientnet_b0.*classes\|Acc.*images)' out | tail -n 2 >two
+"$apps/test_net" --cfg whole/config.yaml | grep -o '^efficientnet_b0.*classes\|Acc.*images)' >one
 same 'the same figures' one two
 : >out
 "$apps/test_net" --cfg whole/config.yaml --profile MODEL.DUMMY_INPUT True MODEL.DUMMY_SAMPLES 100000 >out 2>&1 &
@@ -148,7 +148,7 @@ tap $? 'two ranks: and keeps a checkpoint' listed
 # ---- ranks ----
 # At so small a learning rate rounding grows slowly: by the last step, kernels of two ISA levels are
 # 2e-4 apart, 2e-3 is allowed. What differs more than that is the arithmetic itself.
-slow=(TRAIN.IM_SIZE 64 OPTIM.MAX_EPOCH 7 OPTIM.BASE_LR 2e-6 OPTIM.WARMUP_EPOCHS 0)
+slow=(MODEL.ARCH resnet18 TRAIN.IM_SIZE 64 OPTIM.MAX_EPOCH 7 OPTIM.BASE_LR 2e-6 OPTIM.WARMUP_EPOCHS 0)
 two=("$apps/tdrun" --nproc-per-node 2 "${net[@]}" "${slow[@]}" TRAIN.BATCH_SIZE 2)
 apart() { # apart FOLDER STEPS: the largest difference of so many losses from those of one rank
     paste -d , alone/metrics.csv "$1/metrics.csv" | awk -F , -v steps="$2" '
@@ -191,14 +191,14 @@ same 'as they were' by_written out
 mkdir -p task/checkpoints
 "$apps/cifar_resnet18" --limit 32 --batch-size 32 --epochs 1 --save task/checkpoints/ckpt_ep_001 >/dev/null 2>&1
 fails 'of another task' 1 "is a checkpoint of 'ResNet-18 on CIFAR-10'; this program trains '" "${net[@]}" OUT_DIR task
-fails 'of another model' 1 'MODEL.ARCH resnet34: .* was trained with MODEL.ARCH resnet18' "${net[@]}" OUT_DIR whole MODEL.ARCH resnet34
+fails 'of another model' 1 'MODEL.ARCH resnet34: .* was trained with MODEL.ARCH efficientnet_b0' "${net[@]}" OUT_DIR whole MODEL.ARCH resnet34
 fails 'of another seed' 1 'RNG_SEED 2: .* was trained with RNG_SEED 1' "${net[@]}" OUT_DIR whole RNG_SEED 2
 fails 'no such device' 1 "DEVICE: 'gpu' is no device" "${net[@]}" OUT_DIR x DEVICE gpu
 fails 'no such file of weights' 1 'MODEL.WEIGHTS: .*nowhere' "${net[@]}" OUT_DIR x MODEL.WEIGHTS nowhere
 fails 'weights of other classes' 1 'MODEL.WEIGHTS: whole/best is of a model with 5 classes, and MODEL.NUM_CLASSES is 6' \
     "${net[@]}" OUT_DIR x MODEL.NUM_CLASSES 6 MODEL.WEIGHTS whole/best
 fails 'weights of another model' 1 'MODEL.ARCH resnet34 with 5 classes' "${net[@]}" OUT_DIR x MODEL.ARCH resnet34 MODEL.WEIGHTS whole/best
-fails 'no pretrained weights' 1 'MODEL.PRETRAINED: there is no data/models/resnet18.safetensors' "${net[@]}" OUT_DIR x MODEL.PRETRAINED True
+fails 'no pretrained weights' 1 'MODEL.PRETRAINED: there is no data/models/efficientnet_b0.safetensors' "${net[@]}" OUT_DIR x MODEL.PRETRAINED True
 fails 'an OUT_DIR that is a file' 1 'OUT_DIR: config/small.yaml is not a folder' "${net[@]}" OUT_DIR config/small.yaml
 fails 'arithmetic of GPUs' 1 'PRECISION tf32 is arithmetic of GPUs' "${net[@]}" OUT_DIR x PRECISION tf32
 fails 'a learning rate of 0' 1 'OPTIM.BASE_LR: 0 is out of range' "${net[@]}" OUT_DIR nan OPTIM.BASE_LR 0

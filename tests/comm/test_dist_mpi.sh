@@ -56,6 +56,7 @@ suite test_dist_sync_bn 1 2 3 4
 
 few="--limit 128 --batch-size 32 --epochs 1"
 cd "$work" || exit 1
+few_images
 # shellcheck disable=SC2086
 works 'a lesson under mpirun' ranks 2 "$apps/cifar_ddp_slurm" $few
 mv cifar_ddp_slurm.safetensors mpi
