@@ -24,25 +24,25 @@ PLAN = [
     ("tensor/cuda", 8300),
     ("tensor/*", 3360, 3670, "replacing files safely (system/) is twice what it was"),
     ("autograd", 1610, 1680, "backward in two halves, without which a pipeline has bubbles; results are observed"),
-    ("autograd/ops", 4025),
+    ("autograd/ops", 3980, 4025, "a head's loss over slices of a vocabulary"),
     ("autograd/*", 270),
     ("nn", 2050, 2550, "deferred parameters are asked for where a tensor is made, drawn, moved and listed; frozen ones; links of a chain"),
     ("nn/shared", 550),
-    ("nn/models", 1410),
+    ("nn/models", 1310, 1410, "a GPT is a chain with a head of its own, and holds bf16 weights"),
     ("nn/models/zoo", 570),
-    ("nn/models/files", 640),
-    ("nn/extra", 2340),
+    ("nn/models/files", 170, 640, "GPT files of other programs, read and written; to be cut"),
+    ("nn/extra", 2030, 2340, "low-rank adapters"),
     ("nn/io", 2380, 2520, "a model may be on several stages, cut into slices and windows, and its file is one"),
     ("nn/onnx", 1150),
     ("nn/optim", 880, 920, "to be cut: loss scaling is asked for in three files"),
     ("data/*", 4950, 5300, "labels and positions of loaders, to be divided"),
-    ("data/text", 1120),
+    ("data/text", 500, 1120, "BPE and its files, token files of other programs; to be cut"),
     ("dist", 350),
     ("dist/comm/*", 12200, 12470, "five ways to meet, and restarts, are in store and launch; messages have names"),
     ("dist/ddp", 1085),
     ("dist/ddp/extra", 1150, 1225, "PowerSGD alone is a third of it"),
     ("dist/shard", 1185, 1240, "its settings have just come here from td_ddp's options"),
-    ("dist/slices", 1000),
+    ("dist/slices", 560, 950, "VOCAB and SEQUENCE: a vocabulary, and rows, beyond a rank's memory"),
     ("dist/pipeline", 600, 1450, "messages asked for ahead, cutting by work, forward alone, and drawings are half of it"),
     ("dist/leaves", 1050),
     ("dist/dp", 650, 675, "replicas copy what clones copy"),
@@ -51,10 +51,10 @@ PLAN = [
     ("dist/trace", 325),
     ("apps", 3700),
     ("apps/library", 100),
-    ("apps/tools/*", 7300),
-    ("apps/tools/report", 1290),
+    ("apps/tools/*", 6200, 7300, "comparing runs, leaves and meshes in the training programs; to be cut"),
+    ("apps/tools/report", 900, 1290, "figures that need no JavaScript"),
 ]
-PRODUCT_PLAN = 86140
+PRODUCT_PLAN, PRODUCT_LIMIT = 79000, 86140
 ROOTS = ("tensor", "autograd", "nn")  # what a learner reads first
 ROOTS_PLAN, ROOTS_LIMIT = 7600, 7710  # 24: options in C++20
 
@@ -281,10 +281,10 @@ def main():
     print(f"  {'':<24} {'today':>7} {'plan':>7} {'limit':>7}")
     print_folders(today, before, wrong)
     product = lambda sizes: sum(n for f, n in sizes.items() if f.split("/")[0] in ROOMS)
-    print_row("product", product(today), PRODUCT_PLAN,
-              difference=change(product(today), product(before)) if before else "")
-    if product(today) > PRODUCT_PLAN:
-        wrong.append(f"the product has {product(today):,} lines of code; its plan is {PRODUCT_PLAN:,}")
+    print_row("product", product(today), PRODUCT_PLAN, PRODUCT_LIMIT,
+              change(product(today), product(before)) if before else "")
+    if product(today) > PRODUCT_LIMIT:
+        wrong.append(f"the product has {product(today):,} lines of code; its limit is {PRODUCT_LIMIT:,}")
     roots = sum(today[room] for room in ROOTS)
     print_row("roots: " + ", ".join(ROOTS), roots, ROOTS_PLAN, ROOTS_LIMIT,
               change(roots, sum(before[room] for room in ROOTS)) if before else "")

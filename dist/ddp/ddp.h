@@ -175,6 +175,7 @@ td_ddp_state *td_ddp_state_of(const td_module *net); /* fatal without td_ddp */
  * wait for this rank in the other. */
 void td_ddp_note(td_ddp_state *s, td_status status);
 void td_ddp_break(td_ddp_state *s);
+void td_ddp_abort(const td_ddp_state *s, const char *cause); /* the groups other than .group */
 void td_ddp_report(td_ddp_state *s);
 
 /* buffers.c: broadcast the buffers of rank root; td_ddp_broadcast_all: its parameters, too. */

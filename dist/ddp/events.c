@@ -53,12 +53,19 @@ void td_ddp_note(td_ddp_state *s, td_status status)
     }
 }
 
+void td_ddp_abort(const td_ddp_state *s, const char *cause)
+{
+    for (int k = 1; k < TD_DDP_GROUPS; k++) {
+        if (s->groups[k] != NULL) {
+            td_group_abort(s->groups[k], cause);
+        }
+    }
+}
+
 void td_ddp_break(td_ddp_state *s)
 {
-    for (int k = 1; k < TD_DDP_GROUPS && s->failure.status != TD_OK; k++) {
-        if (s->groups[k] != NULL) {
-            td_group_abort(s->groups[k], s->failure.message);
-        }
+    if (s->failure.status != TD_OK) {
+        td_ddp_abort(s, s->failure.message);
     }
 }
 

@@ -162,46 +162,16 @@ static int cut_owners(const td_pipe *p, const td_tensor *t, unsigned char *has)
     return owners;
 }
 
-/* t's memory becomes that of `other`, which is freed. */
-static void cut_exchange(td_tensor *t, td_tensor *other, bool leaf)
-{
-    td_requires_grad(t, false);
-    td_exchange_memory(t, other);
-    td_requires_grad(t, leaf);
-    td_free(other);
-}
-
-static td_layout cut_layout(const td_tensor *t)
-{
-    return td_is_layout(t, TD_FILTER) ? TD_FILTER : TD_ROW_MAJOR;
-}
-
 /* t has no memory any more, and takes no gradients. */
 static td_status cut_away(td_tensor *t)
 {
-    td_tensor *away = td_new_away(td_shape_of(t), t->dtype, cut_layout(t), td_device_of(t), NULL);
+    td_layout layout = td_is_layout(t, TD_FILTER) ? TD_FILTER : TD_ROW_MAJOR;
+    td_tensor *away = td_new_away(td_shape_of(t), t->dtype, layout, td_device_of(t), NULL);
     if (away == NULL) {
         return TD_E_NOMEM;
     }
-    cut_exchange(t, away, false);
+    td_parameter_exchange(t, away, false);
     return TD_OK;
-}
-
-/* Gives a deferred parameter of an own stage its values. */
-static td_status cut_draw(td_tensor *t)
-{
-    td_tensor *drawn = td_new(td_shape_of(t), TD_F32, TD_CPU);
-    td_tensor *to = td_new_layout(td_shape_of(t), t->dtype, cut_layout(t), td_device_of(t));
-    bool room = drawn != NULL && to != NULL;
-    if (room) {
-        td_draw_now(td_draw_of(t), drawn);
-        td_copy_(to, drawn);
-        cut_exchange(t, to, td_is_leaf(t));
-    } else {
-        td_free(to);
-    }
-    td_free(drawn);
-    return room ? TD_OK : TD_E_NOMEM;
 }
 
 /* One tensor of the model. */
@@ -229,7 +199,7 @@ static td_status cut_place(td_pipe *p, const td_named_tensor *item, unsigned cha
                (size_t)p->plan.ranks);
         p->shared[p->shared_count++] = t;
     }
-    return td_draw_of(t) != NULL ? cut_draw(t) : TD_OK;
+    return td_parameter_draw(t);
 }
 
 static td_status cut_place_all(td_pipe *p)

@@ -2,9 +2,32 @@
  * times of a step. */
 #include "dist/pipeline/stages.h"
 
+#include "tensor/system/number.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* All ranks' actions, rank after rank, to be freed; NULL: memory is short. */
+static td_action *picture_actions(const td_plan *plan)
+{
+    int count = td_plan_count(plan);
+    td_action *list = calloc((size_t)count * (size_t)plan->ranks, sizeof *list);
+    for (int r = 0; list != NULL && r < plan->ranks; r++) {
+        td_plan_actions(plan, r, list + (ptrdiff_t)r * count);
+    }
+    return list;
+}
+
+/* The part of the time in which ranks wait. */
+static double picture_bubble(const td_plan *plan, const td_span *spans, double all)
+{
+    double busy = 0.0;
+    for (int64_t i = 0; i < (int64_t)plan->ranks * td_plan_count(plan); i++) {
+        busy += spans[i].end - spans[i].begin;
+    }
+    return 1.0 - busy / (all * plan->ranks);
+}
 
 /* ---- text ---- */
 
@@ -16,25 +39,21 @@ static char picture_letter(td_action a)
                            : (char)('a' + a.micro % 26);
 }
 
-static void picture_write(const td_plan *plan, const td_span *spans, double all, FILE *out)
+/* line: room for a character for each unit of time, and an end. */
+static void picture_write(const td_plan *plan, const td_action *list, const td_span *spans,
+                          char *line, FILE *out)
 {
-    int count = td_plan_count(plan), width = (int)all;
-    td_action *list = calloc((size_t)count, sizeof *list);
-    char *line = calloc((size_t)width + 1, 1);
-    double busy = 0.0;
-    for (int r = 0; list != NULL && line != NULL && r < plan->ranks; r++) {
-        td_plan_actions(plan, r, list);
-        memset(line, '.', (size_t)width);
-        for (int i = 0; i < count; i++) {
-            td_span s = spans[r * count + i];
-            memset(line + (int)s.begin, picture_letter(list[i]), (size_t)(s.end - s.begin));
-            busy += s.end - s.begin;
+    int count = td_plan_count(plan);
+    size_t width = strlen(line);
+    for (int r = 0; r < plan->ranks; r++) {
+        memset(line, '.', width);
+        for (int i = r * count; i < (r + 1) * count; i++) {
+            size_t length = (size_t)(spans[i].end - spans[i].begin);
+            memset(line + (size_t)spans[i].begin, picture_letter(list[i]), length);
         }
         fprintf(out, "rank %-3d %s\n", r, line);
     }
-    fprintf(out, "bubble   %.3f\n", 1.0 - busy / (all * plan->ranks));
-    free(list);
-    free(line);
+    td_fprintf(out, "bubble   %.3f\n", picture_bubble(plan, spans, (double)width));
 }
 
 td_status td_schedule_text(const char *schedule, int ranks, int micro, FILE *out)
@@ -46,12 +65,18 @@ td_status td_schedule_text(const char *schedule, int ranks, int micro, FILE *out
     TD_TRY(td_plan_read(schedule, ranks, micro, &plan));
     size_t count = (size_t)td_plan_count(&plan) * (size_t)ranks;
     td_span *spans = calloc(count, sizeof *spans);
+    td_action *list = picture_actions(&plan);
     double all = spans != NULL ? td_plan_play(&plan, (double[]){ 1, 1, 1 }, spans) : -1.0;
-    if (all >= 0.0) {
-        picture_write(&plan, spans, all, out);
+    char *line = all >= 0.0 ? calloc((size_t)all + 1, 1) : NULL;
+    bool room = list != NULL && line != NULL;
+    if (room) {
+        memset(line, '.', (size_t)all);
+        picture_write(&plan, list, spans, line, out);
     }
+    free(line);
+    free(list);
     free(spans);
-    return all >= 0.0 ? TD_OK : td_fail(TD_E_NOMEM, "no memory to play a schedule");
+    return room ? TD_OK : td_fail(TD_E_NOMEM, "no memory to play a schedule");
 }
 
 /* ---- SVG ---- */
@@ -63,43 +88,36 @@ static void picture_box(FILE *out, td_action a, double from, double to, int rank
     const char *fill = a.kind == 'F' ? "#4c78a8" : a.kind == 'W' ? "#72b7b2" : "#f58518";
     double x = LEFT + WIDTH * from / all, width = WIDTH * (to - from) / all;
     int y = TOP + LANE * rank;
-    fprintf(out,
-            "<rect x='%.1f' y='%d' width='%.1f' height='%d' fill='%s' fill-opacity='%.2f' "
-            "stroke='white'><title>%c of micro-batch %d, chunk %d: %.2f ms</title></rect>\n",
-            x, y, width, LANE - 6, fill, 1.0 / (1 + a.chunk % 3), a.kind, a.micro, a.chunk,
-            1e3 * (to - from));
+    td_fprintf(out,
+               "<rect x='%.1f' y='%d' width='%.1f' height='%d' fill='%s' fill-opacity='%.2f' "
+               "stroke='white'><title>%c of micro-batch %d, chunk %d: %.2f ms</title></rect>\n",
+               x, y, width, LANE - 6, fill, 1.0 / (1 + a.chunk % 3), a.kind, a.micro, a.chunk,
+               1e3 * (to - from));
     if (width > 9.0) {
-        fprintf(out, "<text x='%.1f' y='%d' text-anchor='middle' fill='black'>%d</text>\n",
-                x + width / 2, y + 18, a.micro);
+        td_fprintf(out, "<text x='%.1f' y='%d' text-anchor='middle' fill='black'>%d</text>\n",
+                   x + width / 2, y + 18, a.micro);
     }
 }
 
 /* spans: of all ranks, with the earliest beginning at 0. */
-static double picture_svg(const td_plan *plan, const td_span *spans, double all, FILE *out)
+static void picture_svg(const td_plan *plan, const td_action *list, const td_span *spans,
+                        double all, FILE *out)
 {
     int count = td_plan_count(plan);
-    td_action *list = calloc((size_t)count, sizeof *list);
-    double busy = 0.0;
     fprintf(out,
             "<svg xmlns='http://www.w3.org/2000/svg' width='%d' height='%d' "
             "font-family='sans-serif' font-size='12'>\n",
             LEFT + WIDTH + 10, TOP + LANE * plan->ranks + 24);
-    for (int r = 0; list != NULL && r < plan->ranks; r++) {
-        td_plan_actions(plan, r, list);
+    for (int r = 0; r < plan->ranks; r++) {
         fprintf(out, "<text x='4' y='%d'>rank %d</text>\n", TOP + LANE * r + 18, r);
-        for (int i = 0; i < count; i++) {
-            td_span s = spans[r * count + i];
-            picture_box(out, list[i], s.begin, s.end, r, all);
-            busy += s.end - s.begin;
+        for (int i = r * count; i < (r + 1) * count; i++) {
+            picture_box(out, list[i], spans[i].begin, spans[i].end, r, all);
         }
     }
-    double bubble = 1.0 - busy / (all * plan->ranks);
-    fprintf(out,
-            "<text x='%d' y='14'>forward blue, backward orange, weights' half green; %.1f ms, "
-            "bubble %.3f</text>\n</svg>\n",
-            LEFT, 1e3 * all, bubble);
-    free(list);
-    return bubble;
+    td_fprintf(out,
+               "<text x='%d' y='14'>forward blue, backward orange, weights' half green; %.1f ms, "
+               "bubble %.3f</text>\n</svg>\n",
+               LEFT, 1e3 * all, picture_bubble(plan, spans, all));
 }
 
 /* Gathers all ranks' spans; *all: the time from the first beginning to the last end. */
@@ -125,29 +143,39 @@ static td_status picture_gather(const td_pipe *p, td_tensor **gathered, double *
     return TD_OK;
 }
 
+static td_status picture_save(const td_plan *plan, const td_span *spans, double all,
+                              const char *path)
+{
+    td_action *list = picture_actions(plan);
+    if (list == NULL) {
+        return td_fail(TD_E_NOMEM, "td_pipeline_picture: no memory");
+    }
+    FILE *out = fopen(path, "w");
+    bool written = false;
+    if (out != NULL) {
+        picture_svg(plan, list, spans, all, out);
+        written = !ferror(out);
+        written = fclose(out) == 0 && written;
+    }
+    free(list);
+    return written ? TD_OK : td_fail(TD_E_IO, "cannot write '%s': %s", path, strerror(errno));
+}
+
 td_status td_pipeline_picture(td_module *net, const char *path, double *bubble)
 {
     td_pipe *p = td_pipe_of(net, "td_pipeline_picture", TD_NOWHERE);
     td_tensor *gathered = NULL;
-    double all = 0.0, idle = 0.0;
+    double all = 0.0;
     td_status status = picture_gather(p, &gathered, &all);
     if (status == TD_OK && !(all > 0.0)) {
         status = td_fail(TD_E_ARG, "td_pipeline_picture: there was no step yet");
     }
-    FILE *out = status == TD_OK && p->rank == 0 ? fopen(path, "w") : NULL;
-    if (out != NULL) {
-        idle = picture_svg(&p->plan, td_data(gathered), all, out);
+    if (status == TD_OK && bubble != NULL) { /* every rank has all spans */
+        *bubble = picture_bubble(&p->plan, td_data(gathered), all);
     }
-    if (status == TD_OK && p->rank == 0 && (out == NULL || fclose(out) != 0)) {
-        status = td_fail(TD_E_IO, "cannot write '%s': %s", path, strerror(errno));
+    if (status == TD_OK && p->rank == 0) {
+        status = picture_save(&p->plan, td_data(gathered), all, path);
     }
     td_free(gathered);
-    status = td_group_agree(p->group, status);
-    if (status == TD_OK) {
-        status = td_all_reduce_numbers(p->group, &idle, 1); /* the first rank's */
-    }
-    if (bubble != NULL) {
-        *bubble = idle;
-    }
-    return status;
+    return td_group_agree(p->group, status);
 }

@@ -250,11 +250,7 @@ static void step_tell(const pipe_step *s, const char *cause)
 {
     if (s->ddp != NULL) {
         td_group_abort(s->ddp->group, cause);
-        for (int k = 1; k < TD_DDP_GROUPS; k++) {
-            if (s->ddp->groups[k] != NULL) {
-                td_group_abort(s->ddp->groups[k], cause);
-            }
-        }
+        td_ddp_abort(s->ddp, cause);
     }
 }
 

@@ -10,8 +10,6 @@
  *                 be idle time at the end (Qi et al. 2023) */
 #include "dist/pipeline/schedule.h"
 
-#include "tensor/system/number.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,7 +24,9 @@ td_status td_plan_read(const char *text, int ranks, int micro, td_plan *plan)
     } else if (strcmp(text, "zb") == 0) {
         plan->kind = TD_PLAN_ZB;
     } else if (strncmp(text, INTERLEAVED, strlen(INTERLEAVED)) == 0) {
-        chunks = atoi(text + strlen(INTERLEAVED));
+        char *end;
+        chunks = strtol(text + strlen(INTERLEAVED), &end, 10);
+        chunks = *end == '\0' ? chunks : 0;
     } else if (strcmp(text, "1f1b") != 0) {
         chunks = 0;
     }

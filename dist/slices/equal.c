@@ -2,12 +2,12 @@
 #include "dist/slices/internal.h"
 
 #include "dist/comm/collectives.h"
+#include "nn/io/fingerprint.h"
 #include "nn/module.h"
 #include "tensor/extend.h"
 #include "tensor/storage.h"
 #include "tensor/system/text.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* Of a tensor's bits, or of how a deferred one will be drawn. 0 for what is cut, or on another
@@ -21,14 +21,7 @@ static td_status equal_hash(const td_slicing *slicing, const td_tensor *t, int64
         double from[] = { draw->low, draw->high, td_random_f64(&g) };
         number = td_hash_bytes(TD_HASH_BEGIN, (const char *)from, sizeof from);
     } else if (td_cut_of(slicing, t) == NULL && !t->storage->released) {
-        size_t bytes = td_tensor_bytes(t);
-        char *values = malloc(bytes + 1);
-        if (values == NULL) {
-            return td_fail(TD_E_NOMEM, "no memory to compare %s", td_label(t));
-        }
-        td_read(t, values, t->dtype);
-        number = td_hash_bytes(TD_HASH_BEGIN, values, bytes);
-        free(values);
+        TD_TRY(td_fingerprint_tensor(0, t, &number));
     }
     memcpy(hash, &number, sizeof number);
     return TD_OK;

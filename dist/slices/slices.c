@@ -114,61 +114,21 @@ static td_cut slices_lengths(const slices_plan *p, const td_module *m, const td_
 
 /* ---- cutting ---- */
 
-/* All values of a parameter: itself, or drawn now. */
-static td_tensor *slices_whole(td_tensor *t)
-{
-    const td_draw *draw = td_draw_of(t);
-    if (draw == NULL) {
-        return t;
-    }
-    td_tensor *whole = td_new(td_shape_of(t), TD_F32, TD_CPU);
-    if (whole != NULL) {
-        td_draw_now(draw, whole);
-    }
-    return whole;
-}
-
-/* The parameter gets the memory of `own`, and its shape. */
-static void slices_exchange(td_tensor *t, td_tensor *own)
-{
-    bool leaf = td_is_leaf(t);
-    td_shape shape = td_shape_of(own);
-    td_requires_grad(t, false);
-    td_exchange_memory(t, own);
-    for (int d = 0; d < t->ndim; d++) {
-        own->shape[d] = t->shape[d];
-        t->shape[d] = shape.dim[d];
-    }
-    td_requires_grad(t, leaf);
-    td_free(own);
-}
-
-/* Cuts a parameter; cut NULL: draws it, if it is deferred. */
+/* Draws a deferred parameter, and cuts the parameter if cut is not NULL. */
 static td_status slices_cut(td_slices *s, td_tensor *t, const td_cut *cut)
 {
-    if (cut == NULL && td_draw_of(t) == NULL) {
+    TD_TRY(td_parameter_draw(t));
+    if (cut == NULL) {
         return TD_OK;
     }
     td_shape shape = td_shape_of(t);
-    if (cut != NULL) {
-        shape.dim[cut->dim] /= s->slicing.ranks;
-    }
-    td_layout layout = t->ndim == 2 && td_is_layout(t, TD_FILTER) ? TD_FILTER : TD_ROW_MAJOR;
-    td_tensor *own = td_new_layout(shape, t->dtype, layout, td_device_of(t));
-    td_tensor *whole = own != NULL ? slices_whole(t) : NULL;
-    if (whole == NULL) {
-        td_free(own);
+    shape.dim[cut->dim] /= s->slicing.ranks;
+    td_tensor *own = td_parameter_like(t, shape);
+    if (own == NULL) {
         return td_fail(TD_E_NOMEM, "no memory to cut %s", td_label(t));
     }
-    if (cut != NULL) {
-        td_cut_copy(&s->slicing, cut, s->slicing.rank, whole, own, false);
-    } else {
-        td_copy_(own, whole);
-    }
-    if (whole != t) {
-        td_free(whole);
-    }
-    slices_exchange(t, own);
+    td_cut_copy(&s->slicing, cut, s->slicing.rank, t, own, false);
+    td_parameter_exchange(t, own, td_is_leaf(t));
     return TD_OK;
 }
 

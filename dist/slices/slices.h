@@ -2,10 +2,10 @@
  * computes with its slices. Two kinds of layers are enough for a transformer's blocks (Shoeybi et
  * al. 2019, Megatron-LM):
  *
- *     COLUMN   a slice of the outputs: y is cut along its features. Backward: dx is a sum over the
- *              slices, so over the ranks
+ *     COLUMN   a slice of the outputs: y is cut along its features. Backward: dx is a sum over
+ *              the slices, so over the ranks
  *     ROW      a slice of the inputs, which a COLUMN layer has left cut: y is a sum over the
- * slices; the bias is added once
+ *              slices, and the bias is added once
  *
  * A model's code is the same on any number of ranks: tensors between a COLUMN and a ROW layer are
  * smaller. A plan says which modules are cut, by path:

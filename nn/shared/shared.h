@@ -46,8 +46,12 @@ td_status td_params_spread(td_params *params, const td_params_peers *peers,
 void td_params_read_part(const td_tensor *from, const td_tensor *form, int64_t begin,
                          const td_tensor *part);
 
-/* Draws a deferred parameter's values into t, which has its shape and memory. */
-struct td_draw;
-void td_draw_now(const struct td_draw *draw, td_tensor *t);
+/* The parameter t gets the memory and the shape of `own`, which is freed; leaf: it takes gradients
+ * then. */
+void td_parameter_exchange(td_tensor *t, td_tensor *own, bool leaf);
+/* A tensor in the parameter's order of memory, with its dtype and device; NULL: memory is short. */
+td_tensor *td_parameter_like(const td_tensor *t, td_shape shape);
+/* Gives a deferred parameter memory and its values; others stay. TD_E_NOMEM. */
+td_status td_parameter_draw(td_tensor *t);
 
 #endif

@@ -3,6 +3,7 @@
 #include "nn/shared/shared.h"
 
 #include "autograd/hooks.h"
+#include "autograd/tape.h"
 #include "nn/internal.h"
 #include "nn/params_internal.h"
 #include "tensor/extend.h"
@@ -77,7 +78,7 @@ static td_tensor *new_drawing(const td_params *params)
     return td_new(TD_SHAPE(most), TD_F32, TD_CPU);
 }
 
-void td_draw_now(const td_draw *draw, td_tensor *t)
+static void draw_now(const td_draw *draw, td_tensor *t)
 {
     td_generator g = draw->generator;
     if (draw->kind == TD_DRAW_UNIFORM) {
@@ -101,9 +102,48 @@ static void draw_part(const td_tensor *t, td_tensor *drawing, int64_t begin, con
         td_tensor whole;
         td_layout_strides(TD_CPU, TD_ROW_MAJOR, td_shape_of(t), stride);
         td_init_header(&whole, drawing->storage, 0, td_shape_of(t), stride, TD_F32);
-        td_draw_now(draw, &whole);
+        draw_now(draw, &whole);
         td_params_read_part(&whole, t, begin, part);
     }
+}
+
+void td_parameter_exchange(td_tensor *t, td_tensor *own, bool leaf)
+{
+    td_requires_grad(t, false);
+    td_exchange_memory(t, own);
+    for (int d = 0; d < t->ndim; d++) {
+        int64_t length = t->shape[d];
+        t->shape[d] = own->shape[d];
+        own->shape[d] = length;
+    }
+    td_requires_grad(t, leaf);
+    td_free(own);
+}
+
+td_tensor *td_parameter_like(const td_tensor *t, td_shape shape)
+{
+    td_layout layout = td_is_layout(t, TD_FILTER) ? TD_FILTER : TD_ROW_MAJOR;
+    return td_new_layout(shape, t->dtype, layout, td_device_of(t));
+}
+
+td_status td_parameter_draw(td_tensor *t)
+{
+    const td_draw *draw = td_draw_of(t);
+    if (draw == NULL) {
+        return TD_OK;
+    }
+    td_tensor *drawn = td_new(td_shape_of(t), TD_F32, TD_CPU);
+    td_tensor *own = td_parameter_like(t, td_shape_of(t));
+    bool room = drawn != NULL && own != NULL;
+    if (room) {
+        draw_now(draw, drawn);
+        td_copy_(own, drawn);
+        td_parameter_exchange(t, own, td_is_leaf(t));
+    } else {
+        td_free(own);
+    }
+    td_free(drawn);
+    return room ? TD_OK : td_fail(TD_E_NOMEM, "no memory for the values of %s", td_label(t));
 }
 
 static void place_flat(td_params *params, const td_params_peers *peers,

@@ -158,6 +158,7 @@ static void test_refusals(void **state)
         { "2f2b", 2, 4, "there is no schedule '2f2b'" },
         { "interleaved:", 2, 4, "there is no schedule" },
         { "interleaved:0", 2, 4, "there is no schedule" },
+        { "interleaved:2x", 2, 4, "there is no schedule" },
         { "interleaved:2", 4, 6, "6 micro-batches are no multiple of 4 ranks; take 8, or" },
         { "gpipe", 2, 0, "0 micro-batches" },
         { "gpipe", 0, 2, "0 ranks" },

@@ -146,20 +146,26 @@ static void test_one_process(void **state)
     munmap(many, sizeof *many);
 }
 
+/* One rank and many end with the same bits. */
+static void assert_same_bits(slices_case c, slices_result *one, slices_result *many)
+{
+    c.tp = 1;
+    run_case(&c, one);
+    for (c.tp = 2; c.tp <= most_ranks(); c.tp *= 2) {
+        run_case(&c, many);
+        if (memcmp(many, one, sizeof *one) != 0) {
+            fail_msg("kind %d, tp %d: %g from the bits of one rank", (int)c.kind, c.tp,
+                     furthest(many, one));
+        }
+    }
+}
+
 static void test_same_bits(void **state)
 {
     (void)state;
     slices_result *one = new_result(), *many = new_result();
     for (slices_kind kind = SLICES_MLP; kind <= SLICES_LLAMA; kind++) {
-        slices_case c = { kind, TD_F32, .tp = 1, .slices = 8, .steps = 3 };
-        run_case(&c, one);
-        for (c.tp = 2; c.tp <= most_ranks(); c.tp *= 2) {
-            run_case(&c, many);
-            if (memcmp(many, one, sizeof *one) != 0) {
-                fail_msg("kind %d, tp %d: %g from the bits of one rank", (int)kind, c.tp,
-                         furthest(many, one));
-            }
-        }
+        assert_same_bits((slices_case){ kind, TD_F32, .slices = 8, .steps = 3 }, one, many);
     }
     munmap(one, sizeof *one);
     munmap(many, sizeof *many);
@@ -375,16 +381,8 @@ static void test_sequence(void **state)
         }
         c.dtype = TD_F32;
         c.steps = 3;
-        c.tp = 1;
         c.slices = 8;
-        run_case(&c, one);
-        for (c.tp = 2; c.tp <= most_ranks(); c.tp *= 2) {
-            run_case(&c, many);
-            if (memcmp(many, one, sizeof *one) != 0) {
-                fail_msg("kind %d, tp %d: %g from the bits of one rank", (int)kind, c.tp,
-                         furthest(many, one));
-            }
-        }
+        assert_same_bits(c, one, many);
     }
     munmap(one, sizeof *one);
     munmap(many, sizeof *many);

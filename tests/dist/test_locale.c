@@ -1,6 +1,7 @@
 /* Numbers in a program whose locale writes a comma before decimals: files mean the same as
  * elsewhere, both ways. */
 #include "data/data.h"
+#include "dist/pipeline/pipeline.h"
 #include "dist/trace.h"
 #include "nn/extra/scaler.h"
 #include "nn/io/checkpoint.h"
@@ -207,8 +208,10 @@ static void test_prints(void **state)
     assert_non_null(out);
     td_print(t, out);
     td_memory_plan_print(out, 0);
+    assert_int_equal(td_schedule_text("gpipe", 4, 8, out), TD_OK);
     assert_int_equal(fclose(out), 0);
     check_points("printed", "0.5");
+    check_points("printed", "0.273");
     td_free(t);
 }
 
