@@ -137,6 +137,17 @@ echo 'time,loss' >time.csv
 fails 'another table' 1 "time\.csv: the first line is not 'step" "$app" time.csv -o x.html
 printf 'step,loss\n1,2\n2,x\n' >words.csv
 fails 'a word among numbers' 1 "words\.csv:3: 'x' is no number" "$app" words.csv -o x.html
+printf 'step,loss\n1,2\n1e71,2\n' >far.csv
+fails 'a step that none can be' 1 "far\.csv:3: '1e71' is no number of a step" "$app" far.csv -o x.html
+printf 'step,train/loss,lr,images_per_second\n9e15,-1e38,1e300,1e-300\n9e15,1e38,-1e308,3\n' >large.csv
+works 'the largest numbers' "$app" large.csv -o large.html
+whole 'the page is whole' large.html
+! grep -qE '[ "MLHV-](nan|inf)\b' large.html
+tap $? 'and has places for all of them'
+trace 2 x | sed 's/"ts":1795895075/"ts":9007199254/; s/"dur":[0-9]*/"dur":0/' >short.json
+works 'a trace of no time' "$app" short.json -o short.html
+! grep -qE '[ "MLHV-](nan|inf)\b' short.html
+tap $? 'and has places for all of it'
 printf 'step,loss\n1,2,3\n' >wide.csv
 fails 'a row that is too long' 1 "wide\.csv:2: '3' is no number of one of 2 columns" "$app" wide.csv -o x.html
 printf 'step,loss\n1\n' >narrow.csv

@@ -27,11 +27,22 @@ static double y_of(const axes *a, double y)
     return a->bottom - (a->bottom - a->top) * (y - a->y_low) / (a->y_high - a->y_low);
 }
 
-/* 1, 2 or 5 times a power of ten, so that about `count` ticks cover the range. */
-static double tick_of(double range, double count)
+/* Where an axis has numbers: at `count` multiples of `step`, from the `first` one on. */
+typedef struct ticks {
+    double step, first;
+    int count;
+} ticks;
+
+/* About `count` multiples of 1, 2 or 5 times a power of ten, of `least` at least, in low..high. */
+static ticks ticks_of(double low, double high, double count, double least)
 {
-    double power = pow(10, floor(log10(range / count))), times = range / count / power;
-    return power * (times <= 1 ? 1 : times <= 2 ? 2 : times <= 5 ? 5 : 10);
+    double power = pow(10, floor(log10((high - low) / count)));
+    double times = (high - low) / count / power;
+    ticks t = { .step = power * (times <= 1 ? 1 : times <= 2 ? 2 : times <= 5 ? 5 : 10) };
+    t.step = fmax(t.step, least);
+    t.first = ceil(low / t.step);
+    t.count = (int)fmin(floor(high / t.step) - t.first + 1, 3 * count);
+    return t;
 }
 
 static void put_number(FILE *out, const char *place, double x, double y, double number)
@@ -42,15 +53,15 @@ static void put_number(FILE *out, const char *place, double x, double y, double 
 
 static void put_grid(FILE *out, const axes *a)
 {
-    double y_tick = tick_of(a->y_high - a->y_low, 4);
-    double x_tick = fmax(tick_of(a->x_high - a->x_low, 5), 1);
-    for (double y = ceil(a->y_low / y_tick); y * y_tick <= a->y_high; y++) {
-        double at = y_of(a, y * y_tick);
+    ticks y = ticks_of(a->y_low, a->y_high, 4, 0), x = ticks_of(a->x_low, a->x_high, 5, 1);
+    for (int i = 0; i < y.count; i++) {
+        double number = (y.first + i) * y.step, at = y_of(a, number);
         td_fprintf(out, "<path class=\"grid\" d=\"M%.1f %.1fH%.1f\"/>", a->left, at, a->right);
-        put_number(out, "end", a->left - 5, at + 4, y * y_tick);
+        put_number(out, "end", a->left - 5, at + 4, number);
     }
-    for (double x = ceil(a->x_low / x_tick); x * x_tick <= a->x_high; x++) {
-        put_number(out, "middle", x_of(a, x * x_tick), a->bottom + 14, x * x_tick);
+    for (int i = 0; i < x.count; i++) {
+        double number = (x.first + i) * x.step;
+        put_number(out, "middle", x_of(a, number), a->bottom + 14, number);
     }
     td_fprintf(out, "<text class=\"end\" x=\"%.1f\" y=\"%.1f\">step</text>\n", a->right,
                a->bottom + 28);
@@ -217,22 +228,24 @@ void report_timeline(FILE *out, const report_trace *t, int step)
     axes a = { .left = LABELS,
                .right = WIDTH - 4,
                .x_low = step < 0 ? 0 : INFINITY,
-               .x_high = step < 0 ? fmax(t->end, 1) : 1 };
+               .x_high = step < 0 ? t->end : 0 };
     for (int rank = 0; step >= 0 && rank < t->ranks; rank++) {
         a.x_low = fmin(a.x_low, t->steps[rank * t->step_count + step].begin);
         a.x_high = fmax(a.x_high, t->steps[rank * t->step_count + step].end);
     }
+    a.x_high = fmax(a.x_high, a.x_low + 1);
     int lanes = t->lane_count < MOST_LANES ? t->lane_count : MOST_LANES;
     int height = 22 + LANE_HEIGHT * lanes;
-    double range = a.x_high - a.x_low, tick = tick_of(range, 8);
+    double range = a.x_high - a.x_low;
+    ticks x = ticks_of(0, range, 8, 0);
     td_fprintf(out,
                "<svg viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"%s of %d ranks, %.4g ms\">\n",
                WIDTH, height, step < 0 ? "The whole trace" : "One step", t->ranks, range / 1e3);
     fputs("<text x=\"0\" y=\"11\">ms</text>\n", out);
-    for (double x = 0; x <= range && tick > 0; x += tick) {
-        double at = x_of(&a, a.x_low + x);
+    for (int i = 0; i < x.count; i++) {
+        double at = x_of(&a, a.x_low + i * x.step);
         td_fprintf(out, "<path class=\"grid\" d=\"M%.1f 16V%d\"/>", at, height);
-        put_number(out, "middle", at, 11, x / 1e3);
+        put_number(out, "middle", at, 11, i * x.step / 1e3);
     }
     for (const report_lane *l = t->lanes; l < t->lanes + lanes; l++) {
         a.top = 20 + LANE_HEIGHT * (double)(l - t->lanes);

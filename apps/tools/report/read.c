@@ -7,6 +7,7 @@
 
 #include <cjson/cJSON.h>
 #include <errno.h>
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,11 +42,16 @@ static td_status read_row(const char *path, char *line, report_table *t)
     for (char *cell; (cell = strsep(&line, ",")) != NULL; columns++) {
         char *end = cell;
         double value = *cell != '\0' ? td_strtod(cell, &end) : NAN;
-        if (columns == t->columns || *end != '\0' || (columns == 0 && !isfinite(value))) {
+        if (columns == 0 && !(fabs(value) <= REPORT_LARGEST && *end == '\0')) {
+            return td_fail(TD_E_FORMAT, "%s:%lld: '%.40s' is no number of a step", path,
+                           (long long)t->rows + 2, cell);
+        }
+        if (columns == t->columns || *end != '\0') {
             return td_fail(TD_E_FORMAT, "%s:%lld: '%.40s' is no number of one of %d columns", path,
                            (long long)t->rows + 2, cell, t->columns);
         }
-        t->cells[t->rows * t->columns + columns] = value;
+        /* What is logged are floats: beyond them is infinite, and not drawn. */
+        t->cells[t->rows * t->columns + columns] = fabs(value) > FLT_MAX ? INFINITY : value;
     }
     t->rows++;
     return columns == t->columns

@@ -9,7 +9,10 @@
 
 /* ---- a run, as its files tell it (read.c, trace.c) ---- */
 
-/* metrics.csv: a table of numbers; NaN: an empty cell. */
+/* No step, and no time in microseconds, is larger: doubles tell all whole numbers to here apart. */
+#define REPORT_LARGEST 0x1p53
+
+/* metrics.csv: a table of numbers; NaN: an empty cell; infinite: beyond a float, too. */
 typedef struct report_table {
     char **names;  /* of the columns; the first is "step" */
     int columns;   /* 0: there is no file */

@@ -90,8 +90,9 @@ static td_status add_event(reading *r, const cJSON *event)
     report_kind kind = trace_kind(event, name);
     double rank = trace_number(event, "pid", MOST_RANKS);
     double lane = trace_number(event, "tid", MEMORY_LANE);
-    double begin = trace_number(event, "ts", 1e18), length = trace_number(event, "dur", 1e15);
-    double bytes = trace_number(args, kind == REPORT_MEMORY ? "step" : "bytes", 1e15);
+    double begin = trace_number(event, "ts", REPORT_LARGEST);
+    double length = trace_number(event, "dur", REPORT_LARGEST);
+    double bytes = trace_number(args, kind == REPORT_MEMORY ? "step" : "bytes", REPORT_LARGEST);
     if (kind == REPORT_KINDS) {
         if (strcmp(name, "thread_name") != 0) {
             return TD_OK;
