@@ -34,6 +34,8 @@ compiler := $(notdir $(firstword $(CC)))
 NOCUDA   := $(if $(filter 0,$(CUDA)),-nocuda)
 VARIANT  := $(compiler)$(if $(KIT),-kit)$(if $(EMULATE),-emulated,$(NOCUDA))$(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))
 B        := build/$(VARIANT)
+# Objects that EMULATE changes nothing about are those of the build without it.
+O        := build/$(subst -emulated,$(NOCUDA),$(VARIANT))
 CONFIG   := build/config.$(compiler)$(if $(KIT),-kit)$(NOCUDA).mk
 
 .DEFAULT_GOAL := all
@@ -84,7 +86,11 @@ BENCH_SRC := $(sort $(wildcard bench/bench_*.c))
 
 # nvcc's objects are the same for all compilers and sanitizers.
 CU_B     := $(if $(EMULATE),$(B),build/nvcc$(if $(KIT),-kit))
-objects   = $(patsubst %.cu,$(CU_B)/%.cu.o,$(patsubst %.cc,$(B)/%.cc.o,$(patsubst %.c,$(B)/%.o,$(1))))
+# What CUDA or EMULATE have flags for.
+OWN      := tensor/cuda/% tensor/cpu/% tensor/backend.c dist/comm/engines/nccl/load.c bench/% tests/cuda/% tests/count/% \
+            tests/emulate/% tests/gpu/% tests/comm/test_dist_nccl_api.c tests/tensor/test_cpu_emulated.c
+place     = $(if $(filter %.cu,$(1)),$(CU_B),$(if $(filter $(OWN),$(1)),$(B),$(O)))
+objects   = $(foreach s,$(1),$(call place,$(s))/$(patsubst %.c,%.o,$(patsubst %.cc,%.cc.o,$(s:.cu=.cu.o))))
 programs  = $(patsubst %.c,$(B)/%,$(1))
 tests_of  = $(patsubst %.c,$(B)/tests/%,$(notdir $(1)))
 LIB      := $(B)/libtandem.a
@@ -170,22 +176,29 @@ say = @printf '%-5s %s\n' '$(1)' '$(2)';
 Q   := @
 endif
 
-# Objects depend on this file, which changes when the flags do.
-FLAGS := $(B)/flags
-FLAGS_NOW := $(CC) $(ALL_CFLAGS) $(TD_SHORT_LOOPS) $(TD_LOOPS_ONCE) $(SMALL_LD) $(LDFLAGS) $(ALL_LIBS) $(CUDA_FLAGS) $(CUDA_CFLAGS) $(NVCC) $(CPU_FLAGS)
+# Objects and programs depend on these files, which change when the flags do: those of all objects, those of
+# objects of this build's own (OWN), and those of programs.
+FLAGS     := $(O)/flags
+OWN_FLAGS := $(B)/flags.own
+LINKED    := $(B)/flags.link
+told = $(shell mkdir -p $(dir $(1)); printf '%s\n' '$(2)' | cmp -s - $(1) || printf '%s\n' '$(2)' >$(1))
 # (Goals that ask for no findings have no flags to tell.)
 ifneq ($(TD_PIC),)
-$(shell mkdir -p $(B); printf '%s\n' '$(FLAGS_NOW)' | cmp -s - $(FLAGS) || \
-        printf '%s\n' '$(FLAGS_NOW)' >$(FLAGS))
+$(call told,$(FLAGS),$(CC) $(ALL_CFLAGS) $(TD_SHORT_LOOPS) $(TD_LOOPS_ONCE))
+$(call told,$(OWN_FLAGS),$(CUDA_FLAGS) $(CUDA_CFLAGS) $(NVCC) $(CPU_FLAGS))
+$(call told,$(LINKED),$(CC) $(ALL_CFLAGS) $(SMALL_LD) $(LDFLAGS) $(ALL_LIBS))
 # The same for the list of objects in the library.
-$(shell printf '%s\n' '$(LIB_SRC)' | cmp -s - $(B)/sources || printf '%s\n' '$(LIB_SRC)' >$(B)/sources)
+$(call told,$(B)/sources,$(LIB_SRC))
 endif
 
 # Sanitizers and the C library find functions of test programs by name.
-$(B)/tests/%.o: ALL_CFLAGS += -fvisibility=default
-$(B)/%.o: %.c $(FLAGS)
-	@mkdir -p $(@D)
-	$(call say,CC,$<)$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
+$(sort $(B)/tests/%.o $(O)/tests/%.o): ALL_CFLAGS += -fvisibility=default
+define compiled_in
+$(1)/%.o: %.c $(FLAGS)
+	@mkdir -p $$(@D)
+	$$(call say,CC,$$<)$$(CC) $$(ALL_CFLAGS) -MMD -MP -c -o $$@ $$<
+endef
+$(foreach folder,$(sort $(B) $(O)),$(eval $(call compiled_in,$(folder))))
 
 # How a folder is optimized: for speed (-O3) where it computes, for size (-Os) where it handles words, files and
 # sockets, and -O2 everywhere else. Files that differ from their folder are named in full.
@@ -219,7 +232,7 @@ $(B)/tensor/cpu/gemm_kernels.o $(B)/tensor/cpu/bf16_kernels.o $(B)/tensor/cpu/de
 endif
 # What convolutions are compared with: plain loops of the tests, whose own checks would take half of the time.
 ifneq ($(SANITIZE),)
-$(B)/tests/tensor/conv_case.o: ALL_CFLAGS += -fno-sanitize=all
+$(call objects,tests/tensor/conv_case.c): ALL_CFLAGS += -fno-sanitize=all
 endif
 
 # Kernels: by nvcc, or by the C++ compiler for the emulated GPU.
@@ -228,12 +241,12 @@ $(B)/tensor/backend.o: ALL_CFLAGS += $(CUDA_FLAGS)
 $(B)/dist/comm/engines/nccl/load.o: ALL_CFLAGS += $(CUDA_FLAGS)
 $(B)/tests/cuda/test_cuda_memory.o $(B)/tests/cuda/test_cuda_shard.o: ALL_CFLAGS += $(CUDA_FLAGS)
 $(B)/tests/comm/test_dist_nccl_api.o $(B)/tests/cuda/test_cuda_plans.o $(B)/tests/cuda/test_cuda_launches.o: ALL_CFLAGS += $(CUDA_FLAGS) $(CUDA_CFLAGS)
+$(call objects,$(filter $(OWN),$(filter %.c,$(LIB_SRC) $(TEST_SRC) $(wildcard tests/gpu/*.c tests/count/*.c)))): $(OWN_FLAGS)
 CU_FLAGS := $(CU_B)/flags$(if $(EMULATE),.cu)
 # Not before it is known which compiler that is: a new variant's first reading of this file would
 # have every kernel compiled again.
 ifneq ($(EMULATE)$(TD_NVCC),)
-$(shell mkdir -p $(CU_B); printf '%s\n' '$(NVCC)' | cmp -s - $(CU_FLAGS) || \
-        printf '%s\n' '$(NVCC)' >$(CU_FLAGS))
+$(call told,$(CU_FLAGS),$(NVCC))
 endif
 $(CU_B)/%.cu.o: %.cu $(CU_FLAGS)
 	@mkdir -p $(@D)
@@ -243,7 +256,7 @@ $(B)/tensor/cpu/%.o: ALL_CFLAGS += $(CPU_FLAGS)
 $(B)/tensor/cpu/isa.o: ALL_CFLAGS += -DTD_EMULATED=1
 $(B)/tests/tensor/test_cpu_emulated.o: ALL_CFLAGS += -DTD_EMULATED=1
 $(B)/tests/emulate/%.o: ALL_CFLAGS += $(CUDA_CFLAGS)
-$(B)/%.cc.o: %.cc $(FLAGS)
+$(B)/%.cc.o: %.cc $(FLAGS) $(OWN_FLAGS)
 	@mkdir -p $(@D)
 	$(call say,CXX,$<)$(NVCC) -MMD -MP -c -o $@ $<
 endif
@@ -257,10 +270,10 @@ $(PAGE): $(addprefix apps/tools/report/page.,html css js)
 	@mkdir -p $(@D)
 	$(call say,EMBED,$@)for f in $^; do echo "static const char *const page_$${f##*.}[] = {" && \
 	    sed 's/[\\"]/\\&/g; s/.*/"&\\n",/' $$f && echo 'NULL };' || exit 1; done >$@
-$(B)/apps/tools/report/page.o build/fuzz/apps/tools/report/page.o lint: $(PAGE)
+$(O)/apps/tools/report/page.o build/fuzz/apps/tools/report/page.o lint: $(PAGE)
 
 # Objects of other libraries that are linked in stay inside.
-$(B)/libtandem.so.$(ABI): $(LIB) scripts/exports.map
+$(B)/libtandem.so.$(ABI): $(LIB) scripts/exports.map $(LINKED)
 	$(call say,LINK,$@)$(CC) $(ALL_CFLAGS) $(SMALL_LD) $(LDFLAGS) -shared -Wl,-soname,$(@F) $(TD_SHARED) \
 	    -o $@ -Wl,--whole-archive $(LIB) -Wl,--no-whole-archive $(ALL_LIBS)
 
@@ -281,12 +294,12 @@ $(B)/tests/libhelp.a: $(call objects,$(HELP_SRC))
 	@mkdir -p $(@D)
 	$(call say,AR,$@)rm -f $@; $(AR) rcs $@ $^
 
-link = $(call say,LINK,$@)$(CC) $(ALL_CFLAGS) $(SMALL_LD) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^)
+link = $(call say,LINK,$@)mkdir -p $(@D) && $(CC) $(ALL_CFLAGS) $(SMALL_LD) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^)
 
-$(call programs,$(filter-out apps/tools/% examples/%,$(APP_SRC))): $(B)/apps/%: $(B)/apps/%.o
-$(B)/apps/cifar_speedrun: $(B)/examples/speedrun/cifar_speedrun.o
-$(patsubst apps/tools/%.c,$(B)/apps/%,$(filter apps/tools/%,$(APP_SRC))): $(B)/apps/%: $(B)/apps/tools/%.o
-$(filter-out $(SCRIPTS),$(APPS)): $(call objects,$(COMMON)) $(LIB)
+$(call programs,$(filter-out apps/tools/% examples/%,$(APP_SRC))): $(B)/apps/%: $(O)/apps/%.o
+$(B)/apps/cifar_speedrun: $(O)/examples/speedrun/cifar_speedrun.o
+$(patsubst apps/tools/%.c,$(B)/apps/%,$(filter apps/tools/%,$(APP_SRC))): $(B)/apps/%: $(O)/apps/tools/%.o
+$(filter-out $(SCRIPTS),$(APPS)): $(call objects,$(COMMON)) $(LIB) $(LINKED)
 	$(link) $(ALL_LIBS)
 $(SCRIPTS): $(B)/apps/%: apps/tools/%.sh
 	@mkdir -p $(@D)
@@ -294,7 +307,7 @@ $(SCRIPTS): $(B)/apps/%: apps/tools/%.sh
 
 TEST_PROGRAMS := $(TEST_SRC) $(LONG_SRC) $(WORKER_SRC)
 $(foreach s,$(TEST_PROGRAMS),$(eval $(call tests_of,$(s)): $(call objects,$(s))))
-$(call tests_of,$(TEST_PROGRAMS)): $(B)/tests/libhelp.a $(call objects,$(COMMON)) $(LIB)
+$(call tests_of,$(TEST_PROGRAMS)): $(B)/tests/libhelp.a $(call objects,$(COMMON)) $(LIB) $(LINKED)
 	$(link) $(TD_TEST_LIBS) $(ALL_LIBS)
 
 # Counts the launches of training steps: a stand-in comes before CUDA's runtime, of which nothing is linked then.
@@ -305,14 +318,14 @@ $(COUNTS): TD_TEST_LIBS += -Wl,--wrap=td_cuda_vendor_conv,--wrap=td_cuda_vendor_
 $(B)/tests/count/%.o: ALL_CFLAGS += $(CUDA_CFLAGS)
 endif
 
-$(BENCHES): %: %.o $(LIB)
+$(BENCHES): %: %.o $(LIB) $(LINKED)
 	$(link) $(BENCH_LIBS) $(ALL_LIBS)
 
 # The program of make gpu-check.
 GPU_CHECK     := $(B)/tests/gpu/check
-GPU_CHECK_OBJ := $(call objects,$(sort $(wildcard tests/gpu/check*.c)) tests/autograd/ops_cases.c tests/nn/train_job.c)
+GPU_CHECK_OBJ := $(call objects,$(sort $(wildcard tests/gpu/check*.c)))
 $(GPU_CHECK_OBJ): ALL_CFLAGS += $(CUDA_FLAGS) $(CUDA_CFLAGS)
-$(GPU_CHECK): $(GPU_CHECK_OBJ) $(LIB)
+$(GPU_CHECK): $(GPU_CHECK_OBJ) $(call objects,tests/autograd/ops_cases.c tests/nn/train_job.c) $(LIB) $(LINKED)
 	$(link) $(ALL_LIBS)
 
 # The sweeps over shapes have oneDNN beside them where it is.

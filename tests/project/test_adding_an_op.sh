@@ -32,7 +32,7 @@ tests=()
 for name in test_ops_gradcheck test_precision_ops test_kernels_elements; do
     tests+=("$copied/tests/$name")
 done
-works 'it builds' make -j2 --no-print-directory -o "$copied/flags" "${subset[@]}" "${tests[@]}"
+works 'it builds' make -j2 --no-print-directory -o "$copied/flags" -o "$copied/flags.own" "${subset[@]}" "${tests[@]}"
 for test in "${tests[@]}"; do
     works "${test##*/}" env CMOCKA_MESSAGE_OUTPUT=TAP "$test"
     [ "$test" = "${tests[2]}" ] || says 'log_sigmoid is in it' '^ok .* log_sigmoid$'

@@ -36,15 +36,15 @@ mkdir -p "$base/$build" "$base/tests"
 copy Makefile scripts tandem.h tensor autograd nn data dist apps examples "$base"
 find apps -type l -exec rm "$base/{}" \;
 cp -a build/config.*.mk build/cuda-wishes* "$base/build"
-copy "$build"/{flags,sources,lib*,tensor,autograd,nn,data,dist,apps} "$base/$build"
+copy "$build"/{flags,flags.own,flags.link,sources,lib*,tensor,autograd,nn,data,dist,apps} "$base/$build"
 [ ! -d build/nvcc ] || copy build/nvcc "$base/build"
 separate() { # separate TREE: gives it files of its own that are written to in their place
-    { find "$1" -name '*.d' && printf '%s\n' "$1/$build"/{flags,sources}; } | xargs sed -i ''
+    { find "$1" -name '*.d' && printf '%s\n' "$1/$build"/{flags,flags.link,sources}; } | xargs sed -i ''
 }
 
 # The object files are right for these flags, and what is compiled again needs no optimization.
 library() {
-    make -j2 --no-print-directory -o "$build/flags" -o build/nvcc/flags CC="$compiler" "${cuda[@]}" EMULATE= SANITIZE= WERROR= TESTS= \
+    make -j2 --no-print-directory -o "$build/flags" -o "$build/flags.own" -o build/nvcc/flags CC="$compiler" "${cuda[@]}" EMULATE= SANITIZE= WERROR= TESTS= \
         OPTIMIZE=-O0 LDFLAGS=-Wl,-S lib
 }
 unset MAKEFLAGS MFLAGS
