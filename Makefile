@@ -440,19 +440,25 @@ format: ## puts all sources into the project's format
 sizes: ## lines of code by folder next to the plan, fails above it; SINCE=COMMIT compares with that
 	@CC="$(CC)" python3 scripts/sizes.py $(SINCE)
 
-# Fuzz targets are built by clang with everything they need, apart from the rest.
+# Fuzz targets are built by clang. What reads input has the fuzzer's instrumentation; the rest of the library has the
+# checks alone, and is that of the tests with these sanitizers.
 FUZZ_FLAGS := $(STD) -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -DTD_DEBUG=1 \
               $(WARN) -Wno-pass-failed -I. -pthread $(TD_CFLAGS)
-FUZZ_LIB   := $(patsubst %.c,build/fuzz/%.o,$(filter %.c,$(filter-out tensor/cuda/% tests/emulate/%,$(LIB_SRC))))
+READERS    := data/% nn/io/% nn/models/files/% dist/comm/% tensor/tune/% apps/%
+FUZZ_SRC_LIB := $(filter-out tensor/cuda/% tests/emulate/% %.cu %.cc,$(LIB_SRC))
+FUZZ_LIB   := $(patsubst %.c,build/fuzz/%.o,$(filter $(READERS),$(FUZZ_SRC_LIB)))
+CHECKED    := build/clang-nocuda-address-undefined
+FUZZ_REST  := $(patsubst %.c,$(CHECKED)/%.o,$(filter-out $(READERS),$(FUZZ_SRC_LIB)))
 build/fuzz/%.o: %.c $(FLAGS)
 	@mkdir -p $(@D)
 	$(call say,FUZZ,$<)clang $(FUZZ_FLAGS) -fsanitize=fuzzer-no-link -MMD -MP -c -o $@ $<
-# Kernels read no files, and most of the time would go into compiling them: without the fuzzer's checks.
-FUZZ_APART := $(filter tensor/cpu/%,$(LIB_SRC))
-$(FUZZ_APART:%.c=build/fuzz/%.o): build/fuzz/%.o: %.c $(FLAGS)
-	@mkdir -p $(@D)
-	$(call say,CC,$<)clang $(filter-out -fsanitize% -fno-sanitize%,$(FUZZ_FLAGS)) -MMD -MP -c -o $@ $<
-build/fuzz/libtandem.a: $(FUZZ_LIB)
+ifneq ($(B),$(CHECKED)) # which is where this ends
+.PHONY: fuzz-rest
+fuzz-rest:
+	@$(MAKE) --no-print-directory CC=clang CUDA=0 EMULATE= KIT= SANITIZE=address,undefined $(FUZZ_REST)
+$(FUZZ_REST): fuzz-rest ;
+endif
+build/fuzz/libtandem.a: $(FUZZ_LIB) $(FUZZ_REST)
 	$(call say,AR,$@)rm -f $@; $(AR) rcs $@ $^
 build/fuzz/libcommon.a: $(COMMON:%.c=build/fuzz/%.o)
 	$(call say,AR,$@)rm -f $@; $(AR) rcs $@ $^
