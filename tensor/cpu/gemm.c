@@ -5,16 +5,20 @@
 #include "tensor/cpu/conv_internal.h"
 #include "tensor/cpu/gemm_few.h"
 
+#include <string.h>
+
 enum {
     BLOCK_M = 96, /* rows of C in a task */
     PACK_K = 512, /* rows of B in a packing task */
     /* B is used where it lies if its rows are dense and fewer rows of A than this pass by: packing
      * would cost more than it saves. */
     PACK_MIN_M = 192,
-    /* In bf16, where a panel is narrow and sums are not cut: */
-    BF16_BLOCK_M = 128,
-    BF16_SPAN = 4,   /* panels in a task, at most; */
-    BF16_TASKS = 64, /* fewer, if there are not so many tasks */
+    BF16_BLOCK_M = 128, /* in bf16, where a panel is narrow and sums are not cut */
+    /* Panels in a task, at most: in bf16; where A is copied. Fewer, if there are not so many tasks.
+     */
+    BF16_SPAN = 4,
+    COPY_SPAN = 8,
+    SPAN_TASKS = 64,
 };
 
 /* One product cut into tasks. */
@@ -23,6 +27,7 @@ typedef struct plan {
     const td_gemm_kernels *kernels;
     int64_t block_m, row_blocks; /* rows of C in a task */
     int64_t panels, span;        /* of columns of C; in a task */
+    bool copies;                 /* a task copies the part of A that it needs */
     int64_t depth, k; /* of a step in bf16, otherwise 1; with the padding of the last one */
     int64_t pack_k;   /* rows of B in a packing task: whole steps */
     /* Packed, or NULL: used where it lies. A only in bf16, [matrix][row][k], rows in blocks of 32;
@@ -61,6 +66,13 @@ static int64_t packed_rows(const td_gemm_desc *d)
     return td_divide_up(d->m, TD_BF16_BLOCK) * TD_BF16_BLOCK;
 }
 
+/* Whether A is a transposed matrix of long rows: steps along k would go from page to page, and
+ * their lines would drive each other out of the first-level cache. */
+static bool columns_are_far(const td_gemm_desc *d)
+{
+    return d->a_row == 1 && d->a_col >= 4 * BLOCK_M;
+}
+
 static void set_steps(plan *p)
 {
     const td_gemm_desc *d = p->desc;
@@ -70,8 +82,10 @@ static void set_steps(plan *p)
     p->block_m = d->bf16 ? BF16_BLOCK_M : BLOCK_M;
     p->row_blocks = td_divide_up(d->m, p->block_m);
     p->panels = td_divide_up(d->n, p->kernels->panel);
-    int64_t deal = td_min64(BF16_SPAN, d->batch * p->row_blocks * p->panels / BF16_TASKS);
-    p->span = d->bf16 && deal > 1 ? deal : 1;
+    int64_t deal = d->batch * p->row_blocks * p->panels / SPAN_TASKS;
+    int64_t most = d->bf16 ? BF16_SPAN : columns_are_far(d) ? COPY_SPAN : 1;
+    p->span = td_min64(most, deal > 1 ? deal : 1);
+    p->copies = !d->bf16 && p->span > 1;
 }
 
 static void gemm_make_plan(plan *p, const td_gemm_desc *d, td_conv_space *space)
@@ -173,58 +187,71 @@ static void gemm_pack_task(void *ctx, int64_t task)
 
 /* ---- the product ---- */
 
-/* Adds up the terms of a panel: in parts, but for bf16, whose results are rounded once. */
-static void multiply_panel(const plan *p, td_gemm_block *block, const char *a, const char *b,
-                           const void *bias)
+/* Adds a part of the terms of a panel, from row k0 of B on. */
+static void add_terms(const plan *p, td_gemm_block *block, const char *a, const char *b, int64_t k0,
+                      int64_t k)
 {
-    int64_t size = (int64_t)p->kernels->size, most = p->desc->bf16 ? p->k : TD_GEMM_BLOCK_K, k0 = 0;
     td_gemm_term terms[TD_BF16_TERMS];
+    int count = td_bf16_terms(terms, (const td_bf16 *)a, p->a_low,
+                              (const td_bf16 *)(b + k0 * block->b_row * (int64_t)p->kernels->size),
+                              p->b_low, k); /* without low parts: one term */
     block->terms = terms;
-    block->accumulate = p->desc->accumulate;
-    block->bias = NULL;
-    do { /* once even for k = 0: C is written, and the bias added, in any case */
-        int count = td_bf16_terms(terms, (const td_bf16 *)(a + k0 * block->a_col * size), p->a_low,
-                                  (const td_bf16 *)(b + k0 * block->b_row * size), p->b_low,
-                                  td_min64(most, p->k - k0)); /* without low parts: one term */
-        block->count = p->k > 0 ? count : 0;
-        k0 += most;
-        if (k0 >= p->k) {
-            block->bias = bias;
-        }
-        p->kernels->block(block);
-        block->accumulate = true;
-    } while (k0 < p->k);
+    block->count = k > 0 ? count : 0;
+    block->accumulate = p->desc->accumulate || k0 > 0;
+    p->kernels->block(block);
 }
 
+/* Adds a part of the terms of a task's panels. */
+static void multiply_panels(const plan *p, td_gemm_block *block, const char *a, int64_t matrix,
+                            int64_t row, int64_t panel, int64_t k0, int64_t k)
+{
+    const td_gemm_desc *d = p->desc;
+    int64_t size = (int64_t)p->kernels->size, width = p->kernels->panel;
+    int64_t c_size = (int64_t)td_dtype_size(d->dtype), bias_size = d->bf16 ? 4 : size;
+    int64_t end = td_min64(p->panels, panel + p->span);
+    for (; panel < end; panel++) {
+        int64_t j0 = panel * width, packed = (d->b_batch == 0 ? 0 : matrix) * p->panels + panel;
+        bool last = d->bias != NULL && k0 + k == p->k;
+        block->c = (char *)d->c + (matrix * d->c_batch + row * d->c_row + j0) * c_size;
+        block->n = (int)td_min64(width, d->n - j0);
+        block->bias = last ? (const char *)d->bias + j0 * bias_size : NULL;
+        add_terms(p, block, a,
+                  p->b ? p->b + packed * p->k * width * size
+                       : (const char *)d->b + (matrix * d->b_batch + j0) * size,
+                  k0, k);
+    }
+}
+
+/* Long sums are added up in parts, but for bf16, whose results are rounded once. */
 static void multiply_task(void *ctx, int64_t task)
 {
     const plan *p = ctx;
     const td_gemm_desc *d = p->desc;
-    int64_t size = (int64_t)p->kernels->size, width = p->kernels->panel;
-    int64_t c_size = (int64_t)td_dtype_size(d->dtype), bias_size = d->bf16 ? 4 : size;
+    int64_t size = (int64_t)p->kernels->size;
     int64_t of_matrix = p->turns.blocks * p->turns.panels, matrix = task / of_matrix;
     int64_t row_block, panel;
     td_turn(&p->turns, task % of_matrix, &row_block, &panel);
-    int64_t row = row_block * p->block_m;
+    int64_t row = row_block * p->block_m, a_col = d->bf16 ? 1 : d->a_col;
     const char *a =
         p->a ? p->a + ((d->a_batch == 0 ? 0 : matrix) * packed_rows(d) + row) * p->k * size
              : (const char *)d->a + (matrix * d->a_batch + row * d->a_row) * size;
     td_gemm_block block = { .a_row = p->a_row,
                             .c_row = p->c_row,
-                            .a_col = d->bf16 ? 1 : d->a_col,
-                            .b_row = p->b ? width : d->b_row,
+                            .a_col = p->copies ? BLOCK_M : a_col,
+                            .b_row = p->b ? p->kernels->panel : d->b_row,
                             .m = td_min64(p->block_m, d->m - row),
                             .dtype = d->dtype };
-    int64_t end = td_min64(p->panels, (panel + 1) * p->span);
-    for (panel *= p->span; panel < end; panel++) {
-        int64_t j0 = panel * width, packed = (d->b_batch == 0 ? 0 : matrix) * p->panels + panel;
-        block.c = (char *)d->c + (matrix * d->c_batch + row * d->c_row + j0) * c_size;
-        block.n = (int)td_min64(width, d->n - j0);
-        multiply_panel(p, &block, a,
-                       p->b ? p->b + packed * p->k * width * size
-                            : (const char *)d->b + (matrix * d->b_batch + j0) * size,
-                       d->bias ? (const char *)d->bias + j0 * bias_size : NULL);
-    }
+    _Alignas(64) char copy[BLOCK_M * TD_GEMM_BLOCK_K * sizeof(double)];
+    int64_t most = d->bf16 ? p->k : TD_GEMM_BLOCK_K, k0 = 0;
+    do { /* once even for k = 0: C is written, and the bias added, in any case */
+        int64_t k = td_min64(most, p->k - k0);
+        const char *part = a + k0 * a_col * size;
+        for (int64_t i = 0; p->copies && i < k; i++) {
+            memcpy(copy + i * BLOCK_M * size, part + i * a_col * size, (size_t)(block.m * size));
+        }
+        multiply_panels(p, &block, p->copies ? copy : part, matrix, row, panel * p->span, k0, k);
+        k0 += most;
+    } while (k0 < p->k);
     if (p->kernels->end) {
         p->kernels->end();
     }

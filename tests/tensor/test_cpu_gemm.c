@@ -383,6 +383,71 @@ static void test_layout_does_not_matter(void **state)
     free_operand(&b);
 }
 
+/* Transposed matrices of long rows, parts of which are copied, give the bits of plain ones; with
+ * several panels in a task, the last of which is narrow. */
+static void check_far_columns(td_dtype dtype, bool accumulate)
+{
+    enum { M = 389, N = 1031, K_ = 150, BATCH = 2, FAR = 400 };
+    size_t size = type_size(dtype);
+    operand a = make_operand(dtype, BATCH * M * K_), b = make_operand(dtype, K_ * N);
+    operand c = make_operand(dtype, BATCH * M * N), bias = make_operand(dtype, N);
+    char *turned = calloc(BATCH * K_ * FAR, size);
+    assert_non_null(turned);
+    for (int64_t i = 0; i < BATCH * M * K_; i++) {
+        int64_t t = i / M / K_, row = i / K_ % M, q = i % K_;
+        memcpy(turned + ((t * K_ + q) * FAR + row) * (int64_t)size,
+               (char *)a.data + i * (int64_t)size, size);
+    }
+    td_gemm_desc d = { .dtype = dtype,
+                       .m = M,
+                       .n = N,
+                       .k = K_,
+                       .a = a.data,
+                       .a_row = K_,
+                       .a_col = 1,
+                       .b = b.data,
+                       .b_row = N,
+                       .b_col = 1,
+                       .c_row = N,
+                       .bias = bias.data,
+                       .batch = BATCH,
+                       .a_batch = M * K_,
+                       .b_batch = 0,
+                       .c_batch = M * N,
+                       .accumulate = accumulate };
+    product plain = { d, a, b, c, bias }, far = plain;
+    far.desc.a = turned;
+    far.desc.a_row = 1;
+    far.desc.a_col = FAR;
+    far.desc.a_batch = K_ * FAR;
+    td_pool *pool = td_pool_new(3);
+    void *expected = compute(NULL, &plain), *alone = compute(NULL, &far);
+    void *together = compute(pool, &far);
+    assert_memory_equal(alone, expected, BATCH * M * N * size);
+    assert_memory_equal(together, expected, BATCH * M * N * size);
+    td_pool_free(pool);
+    operand *all[] = { &a, &b, &c, &bias };
+    for (int i = 0; i < 4; i++) {
+        free_operand(all[i]);
+    }
+    free(turned);
+    free(expected);
+    free(alone);
+    free(together);
+}
+
+static void test_far_columns(void **state)
+{
+    (void)state;
+    for (int isa = TD_ISA_PORTABLE; isa <= TD_ISA_VECTORS; isa++) {
+        if (td_isa_force((td_isa)isa) == (td_isa)isa) {
+            check_far_columns(TD_F32, true);
+            check_far_columns(TD_F64, false);
+        }
+    }
+    td_isa_force(td_isa_detect());
+}
+
 static void test_isa(void **state)
 {
     (void)state;
@@ -424,7 +489,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_f32),         cmocka_unit_test(test_f64),
         cmocka_unit_test(test_a_row_alone), cmocka_unit_test(test_layout_does_not_matter),
-        cmocka_unit_test(test_isa),         cmocka_unit_test(test_turns),
+        cmocka_unit_test(test_far_columns), cmocka_unit_test(test_isa),
+        cmocka_unit_test(test_turns),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
