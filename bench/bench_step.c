@@ -7,11 +7,10 @@
  * precision=fp32|bf16|bf16x3  winograd=0|1  dtype=f32|f64  ranks=1 (processes, each with
  * its share of the batch, averaging gradients) */
 #include "bench/job.h"
-#include "bench/peer.h"
+#include "bench/ranks.h"
 #include "tensor/kernels/kernels.h"
 
 #include <string.h>
-#include <unistd.h>
 
 typedef struct settings {
     const char *model, *stem, *precision, *dtype;
@@ -66,26 +65,9 @@ static void describe(char *facts, size_t size, const settings *s)
              s->ranks, td_threads(TD_CPU));
 }
 
-/* ---- several ranks: rank 0 speaks with run.py and passes on how many steps to make ---- */
-
-/* `go N` for all ranks; 0 steps: the end. */
-static int64_t next_steps(int rank)
+static int run_rank(int local_rank, void *arg)
 {
-    char line[64];
-    int64_t steps = 0;
-    if (rank == 0 && fgets(line, sizeof line, stdin) != NULL && strncmp(line, "go ", 3) == 0) {
-        steps = number(line + 3);
-    }
-    td_tensor *t = td_full(TD_SHAPE(1), (double)steps, TD_I64, TD_CPU);
-    td_status status = td_broadcast(NULL, t, 0, NULL);
-    int64_t zero = 0;
-    steps = status == TD_OK ? (int64_t)td_get(t, &zero) : 0;
-    td_free(t);
-    return steps;
-}
-
-static int run_rank(int rank, void *arg)
-{
+    (void)local_rank;
     const settings *s = arg;
     int world = (int)number(s->ranks);
     job j = { .net = NULL };
@@ -100,24 +82,7 @@ static int run_rank(int rank, void *arg)
     }
     open_optim(&j);
     describe(facts, sizeof facts, s);
-    if (rank == 0) {
-        dup2(s->commands, STDIN_FILENO);
-        printf("ready %s\n", facts);
-        fflush(stdout);
-    }
-    for (int64_t steps; (steps = next_steps(rank)) > 0;) {
-        for (int64_t i = 0; i < steps; i++) {
-            double begin = bench_now_ms();
-            train_step(&j);
-            if (rank == 0) {
-                printf("%.6f ", bench_now_ms() - begin);
-            }
-        }
-        if (rank == 0) {
-            printf("| RssAnon %ld\n", bench_status_kb("RssAnon:"));
-            fflush(stdout);
-        }
-    }
+    bench_serve_ranks(facts, s->commands, train_step, &j);
     close_job(&j);
     td_dist_destroy();
     return 0;

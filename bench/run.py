@@ -25,6 +25,7 @@ import chart
 HERE = os.path.dirname(os.path.abspath(__file__))
 TORCH = os.path.join(HERE, "torch_peer.py")
 TORCH_DDP = os.path.join(HERE, "torch_ddp_peer.py")
+TORCH_MESH = os.path.join(HERE, "torch_mesh_peer.py")
 TORCH_GPT = os.path.join(HERE, "torch_gpt_peer.py")
 PICTURES = os.environ.get("TANDEM_PICTURES", "")  # FOLDER/CLASS/picture.jpg
 WINE = os.path.join(HERE, "..", "data", "wine.csv")
@@ -138,6 +139,22 @@ def jobs(build, pythons, threads):
                       **{"%s gloo, %s" % (label, layout): Command([python, TORCH_DDP, "2",
                                                                    str(batch), layout])
                          for label, python in pythons.items() for layout in ("nchw", "nhwc")}}})
+    # Ranks of one thread each; the same job as a pipeline, and cut into slices.
+    for key, title, sizes, one, ways, theirs in (
+            ("mesh pipeline", "8 blocks of 256, 8 x 256 rows: two stages beside one rank", [8, 256, 256, 8],
+             ["pieces", "split"], ["gpipe", "1f1b", "zb"], ["gpipe", "1f1b"]),
+            ("mesh slices", "4 blocks of 512, 512 rows: slices on two ranks beside one rank", [4, 512, 512, 1],
+             ["pieces", "slices:8"], ["slices:0", "slices:8"], ["slices"])):
+        result.append({
+            "key": key, "title": title + ", fp32", "unit": "rows/s", "per_step": sizes[2] * sizes[3],
+            "warmup": 3, "steps": 3,
+            "peers": {**{"tandem %s, %d rank%s" % (how, ranks, "s" if ranks > 1 else ""):
+                         ours("bench_mesh", how, ranks, *sizes)
+                         for ranks, hows in ((1, one), (2, ways)) for how in hows},
+                      **{"%s %s, %d rank%s" % (label, how, ranks, "s" if ranks > 1 else ""):
+                         Command([python, TORCH_MESH, how, str(ranks), *map(str, sizes)])
+                         for label, python in pythons.items()
+                         for ranks, hows in ((1, ["pieces"]), (2, theirs)) for how in hows}}})
     result.append({
         "key": "wine", "title": "wine, batch 32, loader included", "unit": "steps/s", "per_step": 5,
         "warmup": 20, "steps": 40,

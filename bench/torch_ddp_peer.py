@@ -5,7 +5,6 @@
 usage: torch_ddp_peer.py RANKS BATCH_OF_A_RANK nchw|nhwc
 """
 import os
-import socket
 import sys
 
 import torch
@@ -15,12 +14,6 @@ import torchvision
 from torch import nn
 
 import torch_peer
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def worker(rank, world, batch, layout, port, commands):
@@ -66,7 +59,7 @@ def worker(rank, world, batch, layout, port, commands):
 
 def main():
     world, batch, layout = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-    port = free_port()
+    port = torch_peer.free_port()
     context = mp.get_context("fork")
     commands = [context.Pipe(duplex=False) for _ in range(world)]
     # Rank 0 is this process: it has the standard input.

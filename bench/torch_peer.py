@@ -6,6 +6,7 @@ usage: torch_peer.py step MODEL imagenet|cifar SIZE CLASSES BATCH THREADS nchw|n
        torch_peer.py pictures FOLDER WORKERS
 """
 import contextlib
+import socket
 import sys
 import time
 
@@ -19,6 +20,12 @@ def status_kb(key):
             if line.startswith(key):
                 return int(line.split()[1])
     return -1
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
 
 
 def serve(facts, step):

@@ -6,7 +6,6 @@ much a rank's proportional memory (Pss) has grown.
 usage: torch_shard_peer.py [RANKS] [BLOCKS] [WIDTH] [ROWS]
 """
 import os
-import socket
 import sys
 import time
 
@@ -15,6 +14,8 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
 from torch.distributed.fsdp import fully_shard
+
+import torch_peer
 
 STEPS, WARM = 8, 2
 
@@ -65,10 +66,7 @@ def main():
     ranks, blocks, width, rows = given + [2, 12, 512, 128][len(given):]
     print(f"PyTorch {torch.__version__}, gloo, {ranks} ranks of one thread, {blocks} blocks of {width}, {rows} rows")
     for way in ("ddp", "fully_shard"):
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            port = s.getsockname()[1]
-        mp.spawn(worker, (ranks, blocks, width, rows, way, port), nprocs=ranks)
+        mp.spawn(worker, (ranks, blocks, width, rows, way, torch_peer.free_port()), nprocs=ranks)
 
 
 if __name__ == "__main__":
