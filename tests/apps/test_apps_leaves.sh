@@ -54,4 +54,18 @@ fails 'it takes a process' 1 'one is enough .--spawn 1' "$gpt" --data text.txt -
 works 'it goes on' "$gpt" --data text.txt --resume gpt.st --epochs 2 --spawn 1 --save one.st
 works 'and on four' "$gpt" --data text.txt --resume gpt.st --epochs 2 --spawn 4 --save four.st
 same 'to the same file' one.st four.st
+
+# ---- virtual ranks: the weights of many, computed by few ----
+
+tdrun=$apps/tdrun
+few=(--data text.txt --preset 'gpt-nano layers=2 heads=2 width=32 context=32 dropout=0.1' --batch-size 2 --epochs 1 --epoch-steps 3)
+works 'gpt on six ranks' "$tdrun" --nproc-per-node 6 "$gpt" "${few[@]}"
+hash=$(grep -o 'fingerprint.*' out)
+tap $((${#hash} < 20)) 'it prints a fingerprint' out
+for on in 1 2 4; do
+    works "6 virtual ranks on $on" "$tdrun" --world 6 --on $on "$gpt" "${few[@]}"
+    says 'the fingerprint of real ones' "$hash"
+done
+fails 'a world without processes' 64 'on how many processes' "$tdrun" --world 6 "$gpt" "${few[@]}"
+fails 'a program without leaves' 64 'unrecognized option .--leaves' "$tdrun" --world 6 --on 2 "$apps/wine_ddp_launch" 1
 done_testing
