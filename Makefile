@@ -118,7 +118,7 @@ FUZZERS  := $(patsubst %.c,build/fuzz/%,$(notdir $(FUZZ_SRC)))
 # ---- what the machine has ----
 
 # Where nothing can be found out, for lack of a compiler, make stops here.
-ifneq ($(filter-out clean help format docs uninstall sizes,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(filter-out clean help format docs site uninstall sizes,$(or $(MAKECMDGOALS),all)),)
 include $(CONFIG)
 endif
 
@@ -350,7 +350,7 @@ $(B)/bench/peer_openmpi: bench/peer_openmpi.c bench/allreduce.h
 
 # ---- targets ----
 
-.PHONY: all lib run test test-long tests bench benches docs install uninstall lint format sizes fuzz fuzzers fuzz-torch clean help
+.PHONY: all lib run test test-long tests bench benches docs site install uninstall lint format sizes fuzz fuzzers fuzz-torch clean help
 
 all: lib $(APPS) ## the library and the apps (apps/NAME)
 	@$(foreach a,$(APPS),ln -sfn ../$(a) apps/$(notdir $(a));)
@@ -403,6 +403,13 @@ docs: ## the API by module, from the headers: build/docs/html (needs doxygen)
 	    { echo "make: doxygen is missing: make deps-dev, or apt-get install doxygen" >&2; exit 1; }
 	@mkdir -p build/docs
 	doxygen docs/Doxyfile
+
+site: ## the documents as pages with a search: build/site/html (needs mkdocs)
+	@command -v mkdocs >/dev/null || \
+	    { echo "make: mkdocs is missing: make deps-dev, or apt-get install mkdocs" >&2; exit 1; }
+	@mkdir -p build/site
+	python3 scripts/site.py build/site
+	mkdocs build -q -s -f build/site/mkdocs.yml
 
 # The public headers beside tandem.h, and all that they reach, as the compiler lists them.
 PUBLIC  := tandem.h tensor/extend.h tensor/f16.h tensor/part.h tensor/extra/dlpack.h tensor/extra/dlpack_abi.h tensor/tune/tune.h tensor/graph/captured.h \

@@ -20,9 +20,9 @@ install | install-test)
     brew='pkgconf curl libarchive libmd libpng jpeg-turbo libyaml pcre2 gnuplot'
     ;;
 install-dev)
-    debian='clang clang-format clang-tidy doxygen'
-    fedora='clang clang-tools-extra doxygen'
-    arch='clang doxygen'
+    debian='clang clang-format clang-tidy doxygen mkdocs'
+    fedora='clang clang-tools-extra doxygen mkdocs'
+    arch='clang doxygen mkdocs'
     alpine='clang clang-extra-tools compiler-rt doxygen'
     brew='llvm doxygen'
     ;;
