@@ -90,11 +90,6 @@ static td_status add_file(td_images_memory *images, const char *where, const cha
     return status;
 }
 
-static const td_dataset_vtable cifar10_vtable = { "cifar10", td_images_memory_fetch,
-                                                  td_images_memory_free };
-static const td_dataset_vtable cifar100_vtable = { "cifar100", td_images_memory_fetch,
-                                                   td_images_memory_free };
-
 td_status td_cifar_open(const char *folder, td_cifar_kind kind, bool train, td_dataset **dataset)
 {
     *dataset = NULL;
@@ -111,7 +106,7 @@ td_status td_cifar_open(const char *folder, td_cifar_kind kind, bool train, td_d
     }
     /* Room for whole files; what shorter ones leave is never touched. */
     td_images_memory *images =
-        td_images_memory_new(kind == TD_CIFAR10 ? &cifar10_vtable : &cifar100_vtable, count * most);
+        td_images_memory_new(kind == TD_CIFAR10 ? "cifar10" : "cifar100", count * most);
     if (images == NULL) {
         return TD_E_NOMEM;
     }

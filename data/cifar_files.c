@@ -62,14 +62,11 @@ static const td_cifar_files cifar_100 = {
 
 const td_cifar_files *td_cifar_files_of(td_cifar_kind kind)
 {
-    switch (kind) {
-    case TD_CIFAR10:
-        return &cifar_10;
-    case TD_CIFAR100:
-        return &cifar_100;
+    if (kind != TD_CIFAR10 && kind != TD_CIFAR100) {
+        td_fail(TD_E_ARG, "there is no CIFAR-%d: it is 10 or 100", (int)kind);
+        return NULL;
     }
-    td_fail(TD_E_ARG, "there is no CIFAR-%d: it is 10 or 100", (int)kind);
-    return NULL;
+    return kind == TD_CIFAR10 ? &cifar_10 : &cifar_100;
 }
 
 td_status td_join_path(char path[TD_CIFAR_PATH], const char *a, const char *b)

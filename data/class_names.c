@@ -8,14 +8,11 @@
 
 void td_class_names_free(td_class_names *list)
 {
-    for (int i = 0; i < list->count; i++) {
-        free(list->name[i]);
-    }
-    free(list->name);
+    td_free_texts(list->name, list->count);
     *list = (td_class_names){ .count = 0 };
 }
 
-td_status td_class_name_check(const char *where, const char *name)
+static td_status check_name(const char *where, const char *name)
 {
     if (name[strspn(name, " ")] == '\0') {
         return td_fail(TD_E_FORMAT, "%s: a blank name: each class needs one", where);
@@ -34,19 +31,14 @@ td_status td_class_name_check(const char *where, const char *name)
 
 /* ---- reading ---- */
 
-static td_status add_name(td_class_names *list, const char *where, const char *name)
+td_status td_class_names_add(td_class_names *list, const char *where, const char *name)
 {
-    TD_TRY(td_class_name_check(where, name));
+    TD_TRY(check_name(where, name));
     if (!td_add_text(&list->name, list->count, name)) {
         return td_fail(TD_E_NOMEM, "%s: no memory for the classes' names", where);
     }
     list->count++;
     return TD_OK;
-}
-
-static int by_text(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
 static td_status check_names_differ(const char *where, const td_class_names *list)
@@ -59,7 +51,7 @@ static td_status check_names_differ(const char *where, const td_class_names *lis
     for (int i = 0; i < list->count; i++) {
         sorted[i] = list->name[i];
     }
-    qsort(sorted, (size_t)list->count, sizeof *sorted, by_text);
+    qsort(sorted, (size_t)list->count, sizeof *sorted, td_compare_texts);
     td_status status = TD_OK;
     for (int i = 1; i < list->count && status == TD_OK; i++) {
         if (strcmp(sorted[i - 1], sorted[i]) == 0) {
@@ -106,7 +98,7 @@ static td_status read_lines(const char *where, char *text, bool by_hand, td_clas
                            "blank lines, or name that class",
                            place);
         }
-        TD_TRY(add_name(list, place, line));
+        TD_TRY(td_class_names_add(list, place, line));
     }
     return check_names_differ(where, list);
 }

@@ -10,10 +10,11 @@ typedef struct td_class_names {
     int count;
 } td_class_names;
 
-/* A name is a line of plain text (tensor/system/text.h) of at most TD_CLASS_NAME bytes.
- * TD_E_FORMAT: says what is wrong with it; `where` ("names.txt:3") begins the message. */
+/* Adds a copy of a name: a line of plain text (tensor/system/text.h) of at most TD_CLASS_NAME
+ * bytes. TD_E_FORMAT: says what is wrong with it; `where` ("names.txt:3") begins the message.
+ * TD_E_NOMEM. */
 enum { TD_CLASS_NAME = 1000 };
-td_status td_class_name_check(const char *where, const char *name);
+td_status td_class_names_add(td_class_names *list, const char *where, const char *name);
 
 /* Reads a list, a name a line; `where` is the file's name. Blank lines at the end do not count. In
  * a list by hand neither do a mark of byte order, blanks around a name, and a CR at the end of a

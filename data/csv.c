@@ -22,14 +22,10 @@ td_dataset *td_csv_rows(const char *kind, td_csv_table *table, bool regression)
 {
     int64_t rows = table->rows;
     td_tensor *x = td_from(table->values, TD_SHAPE(rows, table->features), TD_F64, TD_CPU);
-    td_tensor *y = td_from(table->labels, TD_SHAPE(rows, 1), TD_F64, TD_CPU);
+    td_tensor *y = regression ? td_from(table->labels, TD_SHAPE(rows, 1), TD_F64, TD_CPU)
+                              : td_new(TD_SHAPE(rows), TD_I64, TD_CPU);
     if (y != NULL && !regression) {
-        td_tensor *numbers = td_new(TD_SHAPE(rows), TD_I64, TD_CPU);
-        if (numbers != NULL) {
-            td_write(numbers, table->labels, TD_F64);
-        }
-        td_free(y);
-        y = numbers;
+        td_write(y, table->labels, TD_F64);
     }
     td_rows *data = td_rows_new(kind, x, y);
     if (data == NULL) {

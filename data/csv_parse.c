@@ -238,12 +238,11 @@ static td_status add_word(const cursor *c, td_csv_table *t, const char *word)
     }
     char place[300];
     snprintf(place, sizeof place, "%.200s:%lld: column %d", c->name, c->number, t->label + 1);
-    TD_TRY(td_class_name_check(place, word));
-    if (!td_add_text(&t->names, t->classes, word)) {
-        return td_fail(TD_E_NOMEM, "%s: no memory for the class names", c->name);
-    }
-    t->classes++;
-    return TD_OK;
+    td_class_names words = { t->names, t->classes };
+    td_status status = td_class_names_add(&words, place, word);
+    t->names = words.name;
+    t->classes = words.count;
+    return status;
 }
 
 /* The number of a class word in the order of appearance; a new one is added unless the classes are
@@ -290,11 +289,6 @@ static td_status take_number(const cursor *c, td_csv_table *t, const field *f, d
     return TD_OK;
 }
 
-static int csv_by_name(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 /* Numbers the class words by their order in the alphabet instead of that of appearance. */
 static td_status sort_words(const cursor *c, td_csv_table *t)
 {
@@ -304,10 +298,10 @@ static td_status sort_words(const cursor *c, td_csv_table *t)
         return td_fail(TD_E_NOMEM, "%s: no memory for the class names", c->name);
     }
     memcpy(sorted, t->names, bytes);
-    qsort(sorted, (size_t)t->classes, sizeof *sorted, csv_by_name);
+    qsort(sorted, (size_t)t->classes, sizeof *sorted, td_compare_texts);
     for (int64_t i = 0; i < t->rows; i++) {
         char *const *word = &t->names[(int)t->labels[i]];
-        char **found = bsearch(word, sorted, (size_t)t->classes, sizeof *sorted, csv_by_name);
+        char **found = bsearch(word, sorted, (size_t)t->classes, sizeof *sorted, td_compare_texts);
         t->labels[i] = (double)(found - sorted);
     }
     free(t->names);
@@ -404,10 +398,7 @@ td_status td_csv_parse(const td_csv_rules *rules, const char *text, size_t size,
 
 void td_csv_table_free(td_csv_table *table)
 {
-    for (int i = 0; table->names != NULL && i < table->classes; i++) {
-        free(table->names[i]);
-    }
-    free(table->names);
+    td_free_texts(table->names, table->classes);
     free(table->values);
     free(table->labels);
     *table = (td_csv_table){ 0 };

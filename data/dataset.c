@@ -1,7 +1,6 @@
 /* What all datasets share: owners and users, and the shapes of a batch. */
 #include "data/dataset.h"
 #include "data/inspect.h"
-#include "tensor/extend.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -99,4 +98,17 @@ bool td_add_text(char ***texts, int64_t count, const char *text)
     }
     (*texts)[count] = strdup(text);
     return (*texts)[count] != NULL;
+}
+
+void td_free_texts(char **texts, int64_t count)
+{
+    for (int64_t i = 0; texts != NULL && i < count; i++) {
+        free(texts[i]);
+    }
+    free(texts);
+}
+
+int td_compare_texts(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
 }

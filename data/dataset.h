@@ -3,6 +3,7 @@
 #define TD_DATA_DATASET_H
 
 #include "data/data.h"
+#include "tensor/extend.h"
 
 /* Counts the loaders and the parts that use a dataset, which datasets are const for; by is 1 or
  * -1. When a dataset that its owner has freed loses its last part, it ends. */
@@ -39,6 +40,10 @@ td_rows *td_rows_scaled(const td_dataset *dataset, const td_standard_scaler *sca
 bool td_grow(void *items, int64_t count, size_t size);
 /* Adds a copy of the text to an array of `count`; false: no memory. */
 bool td_add_text(char ***texts, int64_t count, const char *text);
+/* Frees such an array and its texts, of which some may be NULL. NULL is fine. */
+void td_free_texts(char **texts, int64_t count);
+/* Compares two of its texts, for qsort and bsearch. */
+int td_compare_texts(const void *a, const void *b);
 
 /* The part behind a dataset, or NULL if it is none. */
 const td_part *td_part_of(const td_dataset *dataset);

@@ -6,41 +6,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-td_images_memory *td_images_memory_new(const td_dataset_vtable *vtable, int64_t length)
-{
-    td_images_memory *images = calloc(1, sizeof *images);
-    if (images != NULL) {
-        images->pixels = calloc((size_t)length, TD_PICTURE_BYTES);
-        images->labels = calloc((size_t)length, 1);
-    }
-    if (images == NULL || images->pixels == NULL || images->labels == NULL) {
-        if (images != NULL) {
-            td_images_memory_free(&images->base);
-        }
-        td_fail(TD_E_NOMEM,
-                "no memory for %lld images of %d bytes (%.1f MiB): use fewer, or free memory",
-                (long long)length, TD_PICTURE_BYTES, (double)length * TD_PICTURE_BYTES / 0x1p20);
-        return NULL;
-    }
-    images->base = (td_dataset){
-        .vtable = vtable,
-        .length = length,
-        .sample_shape = TD_SHAPE(TD_PICTURE_CHANNELS, TD_PICTURE_SIDE, TD_PICTURE_SIDE),
-        .dtype = TD_F32,
-        .layout = TD_IMAGE,
-    };
-    td_byte_values_set(&images->values, &images->transform);
-    return images;
-}
-
-void td_images_memory_free(td_dataset *dataset)
-{
-    td_images_memory *images = (td_images_memory *)dataset;
-    free(images->pixels);
-    free(images->labels);
-    free(images);
-}
-
 /* Asks for pictures that are written next: they lie anywhere in a memory far larger than any cache.
  */
 static void prefetch(const td_images_memory *images, const int64_t *index, int64_t n)
@@ -52,8 +17,8 @@ static void prefetch(const td_images_memory *images, const int64_t *index, int64
     }
 }
 
-td_status td_images_memory_fetch(const td_dataset *dataset, const int64_t *index, int64_t n,
-                                 uint64_t epoch, td_tensor *x, td_tensor *y)
+static td_status images_fetch(const td_dataset *dataset, const int64_t *index, int64_t n,
+                              uint64_t epoch, td_tensor *x, td_tensor *y)
 {
     const td_images_memory *images = (const td_images_memory *)dataset;
     float *out = td_data_rw(x);
@@ -73,6 +38,42 @@ td_status td_images_memory_fetch(const td_dataset *dataset, const int64_t *index
     return TD_OK;
 }
 
+static void images_free(td_dataset *dataset)
+{
+    td_images_memory *images = (td_images_memory *)dataset;
+    free(images->pixels);
+    free(images->labels);
+    free(images);
+}
+
+td_images_memory *td_images_memory_new(const char *kind, int64_t length)
+{
+    td_images_memory *images = calloc(1, sizeof *images);
+    if (images != NULL) {
+        images->pixels = calloc((size_t)length, TD_PICTURE_BYTES);
+        images->labels = calloc((size_t)length, 1);
+    }
+    if (images == NULL || images->pixels == NULL || images->labels == NULL) {
+        if (images != NULL) {
+            images_free(&images->base);
+        }
+        td_fail(TD_E_NOMEM,
+                "no memory for %lld images of %d bytes (%.1f MiB): use fewer, or free memory",
+                (long long)length, TD_PICTURE_BYTES, (double)length * TD_PICTURE_BYTES / 0x1p20);
+        return NULL;
+    }
+    images->vtable = (td_dataset_vtable){ kind, images_fetch, images_free };
+    images->base = (td_dataset){
+        .vtable = &images->vtable,
+        .length = length,
+        .sample_shape = TD_SHAPE(TD_PICTURE_CHANNELS, TD_PICTURE_SIDE, TD_PICTURE_SIDE),
+        .dtype = TD_F32,
+        .layout = TD_IMAGE,
+    };
+    td_byte_values_set(&images->values, &images->transform);
+    return images;
+}
+
 /* ---- the dataset behind parts, and its transform ---- */
 
 const td_images_memory *td_images_of(const td_dataset *dataset)
@@ -81,7 +82,7 @@ const td_images_memory *td_images_of(const td_dataset *dataset)
          part = td_part_of(dataset)) {
         dataset = part->whole;
     }
-    bool is_images = dataset->vtable->fetch == td_images_memory_fetch;
+    bool is_images = dataset->vtable->fetch == images_fetch;
     return is_images ? (const td_images_memory *)dataset : NULL;
 }
 
@@ -132,17 +133,16 @@ static td_status check_transform(const td_image_transform *t)
 
 td_status td_dataset_set_transform(td_dataset *dataset, const td_image_transform *transform)
 {
-    if (dataset->vtable->fetch != td_images_memory_fetch) {
+    if (dataset->vtable->fetch != images_fetch) {
         const td_dataset *whole = dataset;
         for (const td_part *part; (part = td_part_of(whole)) != NULL;) {
             whole = part->whole;
         }
-        return td_fail(TD_E_UNSUPPORTED,
-                       "transforms are for images in memory (CIFAR, synthetic), and this is a %s%s",
-                       whole->vtable->kind,
-                       whole->vtable->fetch == td_images_memory_fetch
-                           ? ", in parts: set it on the whole dataset"
-                           : "");
+        return td_fail(
+            TD_E_UNSUPPORTED,
+            "transforms are for images in memory (CIFAR, synthetic), and this is a %s%s",
+            whole->vtable->kind,
+            whole->vtable->fetch == images_fetch ? ", in parts: set it on the whole dataset" : "");
     }
     TD_TRY(check_transform(transform));
     td_images_memory *images = (td_images_memory *)dataset;

@@ -1,7 +1,6 @@
 /* The loader's side towards the caller: epochs, order, positions. */
 #include "data/inspect.h"
 #include "data/loader_internal.h"
-#include "tensor/extend.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -11,9 +11,7 @@
  * The last four are there where they are needed: between two epochs (done is 0) no order has been
  * drawn. With equally many ranks and samples a batch, what is dealt to a rank from `done` on is
  * what it would have got in the run that was saved. */
-#include "data/dataset.h"
 #include "data/loader_internal.h"
-#include "tensor/extend.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -178,9 +176,7 @@ static td_status take_place(td_checkpoint_part *part)
     for (uint64_t k = l->asked; l->known == NULL && k < l->epoch && status == TD_OK; k++) {
         status = td_loader_ask(l, k, l->order.index);
     }
-    if (status == TD_OK && p->done > 0) {
-        status = go_on(l, p);
-    }
+    status = status == TD_OK && p->done > 0 ? go_on(l, p) : status;
     *g = now;
     return status;
 }

@@ -1,6 +1,5 @@
 /* Memory of a loader's batches, and the tensors in it. */
 #include "data/maker.h"
-#include "tensor/extend.h"
 
 int64_t td_batch_samples(const td_batch_plan *plan, int64_t batch)
 {

@@ -1,7 +1,6 @@
 /* Parts of a dataset: its first samples, and a split into training and test samples; standardising
  * both parts alike. */
 #include "data/dataset.h"
-#include "tensor/extend.h"
 
 #include <float.h>
 #include <math.h>

@@ -1,7 +1,6 @@
 /* The ring: the maker of batches in CPU memory. */
 #include "data/maker.h"
 #include "tensor/clock.h"
-#include "tensor/extend.h"
 #include "tensor/hooks.h"
 #include "tensor/system/thread.h"
 

@@ -1,7 +1,6 @@
 /* Samples held in tensors. */
 #include "data/dataset.h"
 #include "tensor/kernels/element.h"
-#include "tensor/extend.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -82,10 +81,7 @@ static void rows_free(td_dataset *dataset)
     td_rows *rows = (td_rows *)dataset;
     td_free(rows->x);
     td_free(rows->y);
-    for (int i = 0; rows->names != NULL && i < dataset->classes; i++) {
-        free(rows->names[i]);
-    }
-    free(rows->names);
+    td_free_texts(rows->names, dataset->classes);
     free(rows);
 }
 

@@ -1,6 +1,5 @@
 /* Samplers of one process: in order, or shuffled with PyTorch's generator. */
 #include "data/dataset.h"
-#include "tensor/extend.h"
 
 #include <stdlib.h>
 

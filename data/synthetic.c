@@ -13,9 +13,6 @@ static const char *const class_names[CLASSES] = {
     "cross", "diamond", "horizontal bars", "vertical bars", "checkerboard",
 };
 
-static const td_dataset_vtable synthetic_vtable = { "synthetic", td_images_memory_fetch,
-                                                    td_images_memory_free };
-
 /* ---- draws: the words of consecutive Philox blocks of a sample ---- */
 
 typedef struct draws {
@@ -175,7 +172,7 @@ td_status td_synthetic_images(int64_t length, uint64_t seed, td_dataset **datase
     if (length < 1 || length > 10000000) {
         return td_fail(TD_E_ARG, "%lld synthetic images; give 1 to 10000000", (long long)length);
     }
-    td_images_memory *images = td_images_memory_new(&synthetic_vtable, length);
+    td_images_memory *images = td_images_memory_new("synthetic", length);
     if (images == NULL) {
         return TD_E_NOMEM;
     }

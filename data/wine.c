@@ -1,6 +1,5 @@
 /* The wine set: a CSV file, split and standardised as scikit-learn does it. */
 #include "data/parse.h"
-#include "tensor/extend.h"
 
 enum { COLUMNS = 14, CLASSES = 3 };
 

@@ -1,7 +1,6 @@
 /* A batch maker for a set whose images fit on the device: each batch is cut out there. */
 #include "data/device/makers.h"
 #include "data/images_memory.h"
-#include "tensor/extend.h"
 #include "tensor/hooks.h"
 #include "tensor/kernels/kernels.h"
 

@@ -1,6 +1,5 @@
 /* A batch maker that copies each batch to the device, ahead of its use. */
 #include "data/device/makers.h"
-#include "tensor/extend.h"
 #include "tensor/storage.h"
 #include "tensor/backend.h"
 

@@ -52,46 +52,60 @@ td_status td_file_md5(const char *path, char hex[33])
                : td_fail(TD_E_IO, "%s: cannot be read: %s", path, strerror(errno));
 }
 
-/* Transfers into path and compares the checksum. Old bytes that have turned out wrong are thrown
- * away, and everything is fetched once more. */
-td_status td_fetch_checked(const char *path, const td_download_options *options)
+/* Whether a file has the sum that is expected. */
+static bool has_sum(const char *path, const char *md5)
 {
-    for (;;) {
-        bool resumed;
-        TD_TRY(td_transfer(path, MOST_ARCHIVE, options, &resumed));
-        char md5[33];
-        TD_TRY(td_file_md5(path, md5));
+    char own[33];
+    return access(path, R_OK) == 0 && td_file_md5(path, own) == TD_OK && strcasecmp(own, md5) == 0;
+}
+
+/* Old bytes that have turned out wrong are thrown away, and everything is fetched once more. */
+static td_status fetch_part(const char *part, const char *path, const td_download_options *options)
+{
+    char md5[33];
+    for (bool resumed = true; resumed; remove(part)) {
+        TD_TRY(td_transfer(part, MOST_ARCHIVE, options, &resumed));
+        TD_TRY(td_file_md5(part, md5));
         if (strcasecmp(md5, options->md5) == 0) {
-            return TD_OK;
-        }
-        remove(path);
-        if (!resumed) {
-            return td_fail(
-                TD_E_CHECKSUM,
-                "%s: the file's MD5 is %s, expected %s: it was changed or damaged on the "
-                "way. It has been deleted; try again, or another network",
-                options->url, md5, options->md5);
+            return rename(part, path) == 0
+                       ? TD_OK
+                       : td_fail(TD_E_IO, "%s: cannot be renamed: %s", part, strerror(errno));
         }
     }
+    return td_fail(TD_E_CHECKSUM,
+                   "%s: the file's MD5 is %s, expected %s: it was changed or damaged on the "
+                   "way. It has been deleted; try again, or another network",
+                   options->url, md5, options->md5);
+}
+
+td_status td_fetch_checked(const char *path, const td_download_options *options)
+{
+    char part[TD_CIFAR_PATH];
+    if (snprintf(part, sizeof part, "%s.part", path) >= (int)sizeof part) {
+        return td_fail(TD_E_ARG, "%s: the path is too long", path);
+    }
+    int lock = open(part, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (lock < 0) {
+        return td_fail(TD_E_IO, "%s: cannot be written: %s", part, strerror(errno));
+    }
+    flock(lock, LOCK_EX); /* of several processes the others wait for the first */
+    bool there = has_sum(path, options->md5);
+    td_status status = there ? TD_OK : fetch_part(part, path, options);
+    if (there) {
+        remove(part);
+    }
+    close(lock);
+    return status;
 }
 
 static td_status fetch_and_unpack(const char *folder, td_cifar_kind kind,
                                   const td_cifar_files *files, const td_download_options *options)
 {
-    char archive[TD_CIFAR_PATH], part[TD_CIFAR_PATH];
+    char archive[TD_CIFAR_PATH];
     TD_TRY(td_join_path(archive, folder, strrchr(files->url, '/') + 1));
-    if (snprintf(part, sizeof part, "%s.part", archive) >= (int)sizeof part) {
-        return td_fail(TD_E_ARG, "%s: the path is too long", archive);
-    }
-    char md5[33]; /* an archive that somebody has put there is used, and left there */
-    bool kept = access(archive, R_OK) == 0 && td_file_md5(archive, md5) == TD_OK &&
-                strcasecmp(md5, options->md5) == 0;
-    if (!kept) {
-        TD_TRY(td_fetch_checked(part, options));
-        if (rename(part, archive) != 0) {
-            return td_fail(TD_E_IO, "%s: cannot be renamed: %s", part, strerror(errno));
-        }
-    }
+    /* An archive that somebody has put there is used, and left there. */
+    bool kept = has_sum(archive, options->md5);
+    TD_TRY(kept ? TD_OK : td_fetch_checked(archive, options));
     TD_TRY(td_cifar_unpack(archive, kind, folder));
     if (!is_there(folder, kind, files)) {
         return td_fail(

@@ -30,7 +30,8 @@ td_status td_shakespeare_fetch(const char *path, const td_download_options *opti
 td_status td_transfer(const char *path, int64_t most, const td_download_options *options,
                       bool *resumed);
 
-/* The same, and checks options->md5. What path already holds is forgotten if the sum is wrong. */
+/* Fetches a file that appears under its name when it is whole, and options->md5 right: until then
+ * it is path.part, whose bytes a later call goes on from, unless their sum is wrong. */
 td_status td_fetch_checked(const char *path, const td_download_options *options);
 
 /* The MD5 of a file in lower-case hex. */

@@ -1,14 +1,8 @@
-/* Getting tinyshakespeare: transfer, check, rename. */
-#include "data/data.h"
+/* Getting tinyshakespeare. */
 #include "data/download/download.h"
 #include "tensor/system/folders.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <string.h>
 #include <strings.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 td_status td_shakespeare_download(const char *path, const char *url)
@@ -41,27 +35,12 @@ static bool shakespeare_is_there(const char *path, const char *md5, td_status *s
 
 td_status td_shakespeare_fetch(const char *path, const td_download_options *options)
 {
-    char part[TD_CIFAR_PATH];
     td_status status;
     if (shakespeare_is_there(path, options->md5, &status)) {
         return status;
     }
-    if (snprintf(part, sizeof part, "%s.part", path) >= (int)sizeof part) {
-        return td_fail(TD_E_ARG, "%s: the path is too long", path);
-    }
     TD_TRY(td_make_folder_of(path));
-    int lock = open(part, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (lock < 0) {
-        return td_fail(TD_E_IO, "%s: cannot be written: %s", part, strerror(errno));
-    }
-    flock(lock, LOCK_EX); /* of several processes the others wait for the first */
-    if (shakespeare_is_there(path, options->md5, &status)) {
-        remove(part);
-    } else if ((status = td_fetch_checked(part, options)) == TD_OK && rename(part, path) != 0) {
-        status = td_fail(TD_E_IO, "%s: cannot be renamed: %s", part, strerror(errno));
-    }
-    close(lock);
-    return status;
+    return td_fetch_checked(path, options);
 }
 
 #else

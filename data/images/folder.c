@@ -1,7 +1,7 @@
 /* A folder of pictures as a dataset. Decoding and resizing happen in fetch, which the loader's
  * workers call. */
 #include "data/augment.h"
-#include "data/images/images.h"
+#include "data/dataset.h"
 #include "data/images/folder_list.h"
 #include "data/images/transform.h"
 #include "data/inspect.h"
@@ -140,10 +140,7 @@ static td_status fetch(const td_dataset *dataset, const int64_t *index, int64_t 
 static void free_folder(td_dataset *dataset)
 {
     image_folder *f = (image_folder *)dataset;
-    for (int64_t i = 0; f->bad != NULL && i < f->base.length; i++) {
-        free(f->bad[i]);
-    }
-    free(f->bad);
+    td_free_texts(f->bad, f->base.length);
     free((void *)f->intact);
     td_folder_list_free(&f->list);
     pthread_mutex_destroy(&f->lock);

@@ -14,11 +14,8 @@ enum { PATH = 4096, DEEPEST = 32 };
 
 void td_folder_list_free(td_folder_list *list)
 {
-    for (int64_t i = 0; i < list->count; i++) {
-        free(list->paths[i]);
-    }
     td_class_names_free(&list->classes);
-    free(list->paths);
+    td_free_texts(list->paths, list->count);
     free(list->labels);
     *list = (td_folder_list){ .count = 0 };
 }
@@ -193,8 +190,7 @@ static td_status add_folder(const char *root, const char *name, td_class_names *
 {
     char place[PATH];
     snprintf(place, sizeof place, "%s: a sub-folder", root);
-    TD_TRY(td_class_name_check(place, name));
-    return td_class_names_copy(&name, 1, folders);
+    return td_class_names_add(folders, place, name);
 }
 
 /* The sub-folders, sorted by name. */

@@ -1,6 +1,5 @@
 /* Draws and applies the transform of an image: crop, resize, flip, jitter. */
 #include "data/images/transform.h"
-#include "data/images/images.h"
 #include "tensor/extend.h"
 
 #include <limits.h>

@@ -3,6 +3,7 @@
 #include "tensor/extend.h"
 #include "tensor/system/text.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -239,38 +240,31 @@ td_status td_tokenizer_encode_to(const td_tokenizer *t, const char *text, size_t
     return status;
 }
 
-typedef struct token_list {
-    int64_t *tokens, count, room;
-} token_list;
-
-static td_status append(void *user, const int64_t *tokens, int64_t count, size_t done)
+static td_status append(void *out, const int64_t *tokens, int64_t count, size_t done)
 {
     (void)done;
-    token_list *list = user;
-    if (list->count + count > list->room) {
-        list->room = 2 * list->room + count;
-        int64_t *grown = realloc(list->tokens, (size_t)list->room * sizeof *grown);
-        if (grown == NULL) {
-            return td_fail(TD_E_NOMEM, "no memory for %lld tokens", (long long)list->room);
-        }
-        list->tokens = grown;
-    }
-    memcpy(list->tokens + list->count, tokens, (size_t)count * sizeof *tokens);
-    list->count += count;
-    return TD_OK;
+    bool written = fwrite(tokens, sizeof *tokens, (size_t)count, out) == (size_t)count;
+    return written ? TD_OK : td_fail(TD_E_NOMEM, "tokenizer: no memory for the tokens");
 }
 
 td_status td_tokenizer_encode(const td_tokenizer *t, const char *text, size_t size, bool special,
                               int64_t **tokens, int64_t *count)
 {
-    token_list list = { 0 };
-    td_status status = td_tokenizer_encode_to(t, text, size, special, append, &list);
-    if (status != TD_OK) {
-        free(list.tokens);
-        list = (token_list){ 0 };
+    char *bytes = NULL;
+    size_t length = 0;
+    FILE *out = open_memstream(&bytes, &length);
+    td_status status = out != NULL ? td_tokenizer_encode_to(t, text, size, special, append, out)
+                                   : td_fail(TD_E_NOMEM, "tokenizer: no memory");
+    if (out != NULL && fclose(out) != 0 && status == TD_OK) {
+        status = td_fail(TD_E_NOMEM, "tokenizer: no memory for the tokens");
     }
-    *tokens = list.tokens;
-    *count = list.count;
+    if (status != TD_OK) {
+        free(bytes);
+        bytes = NULL;
+        length = 0;
+    }
+    *tokens = (int64_t *)(void *)bytes;
+    *count = (int64_t)(length / sizeof **tokens);
     return status;
 }
 

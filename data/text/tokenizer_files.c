@@ -268,9 +268,8 @@ td_tokenizer *td_tokenizer_of_merges(const char *vocab, size_t vocab_size, const
                                     count_lines(merges, merges_size), vocab_name);
     td_status status = t != NULL ? read_vocab(t, json, vocab_name) : TD_E_NOMEM;
     cJSON_Delete(json);
-    if (status == TD_OK) {
-        status = tokenizer_lines(t, merges, merges_size, merges_name, read_merge);
-    }
+    status =
+        status == TD_OK ? tokenizer_lines(t, merges, merges_size, merges_name, read_merge) : status;
     for (int32_t token = 0; status == TD_OK && token < t->count; token++) {
         if (t->tokens[token].size > 1 && !t->tokens[token].made) {
             t->special[t->special_count++] = token;

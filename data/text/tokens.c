@@ -1,6 +1,6 @@
 /* Token files as a dataset: windows of a stream, and the sampler that draws windows at random. */
+#include "data/dataset.h"
 #include "data/text/token_file.h"
-#include "tensor/extend.h"
 
 #include <errno.h>
 #include <glob.h>
@@ -115,11 +115,6 @@ static td_status add_files(token_stream *s, const char *const *names, size_t cou
     return TD_OK;
 }
 
-static int by_bytes(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 static td_status open_files(token_stream *s, const td_tokens_options *o)
 {
     if (o->path == NULL) {
@@ -132,7 +127,7 @@ static td_status open_files(token_stream *s, const td_tokens_options *o)
     if (glob(o->path, GLOB_NOSORT | GLOB_NOCHECK, NULL, &found) != 0) {
         return td_fail(TD_E_IO, "%s: the files cannot be listed: %s", o->path, strerror(errno));
     }
-    qsort(found.gl_pathv, found.gl_pathc, sizeof *found.gl_pathv, by_bytes);
+    qsort(found.gl_pathv, found.gl_pathc, sizeof *found.gl_pathv, td_compare_texts);
     td_status status = add_files(s, (const char *const *)found.gl_pathv, found.gl_pathc, o->format);
     globfree(&found);
     return status;
