@@ -34,7 +34,7 @@ PLAN = [
     ("nn/extra", 2030, 2340, "low-rank adapters"),
     ("nn/io", 2380, 2520, "a model may be on several stages, cut into slices and windows, and its file is one"),
     ("nn/onnx", 1150),
-    ("nn/optim", 880, 920, "to be cut: loss scaling is asked for in three files"),
+    ("nn/optim", 880, 915, "schedules and clipping over stages and slices"),
     ("data/*", 4950, 5205, "labels and positions of loaders, to be divided"),
     ("data/text", 500, 1105, "BPE and its files, token files of other programs; to be cut"),
     ("dist", 350),

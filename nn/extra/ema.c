@@ -19,9 +19,7 @@ struct td_ema {
     td_ema_options options;
     td_average of;     /* the averages */
     td_tensor *counts; /* its first number: updates so far */
-    int64_t skipped;   /* td_params_skipped when that number was right */
-    bool counted;      /* a captured update since then */
-    bool begun;        /* an update was made, of whatever kind */
+    td_skips skips;    /* updates that the device has skipped, and that number has not */
     td_tensor *spare;  /* for swapping */
     bool swapped;
 };
@@ -77,7 +75,7 @@ static td_status take_averages(td_checkpoint_part *part)
 {
     td_ema *e = (td_ema *)part;
     *ema_count_of(e) = e->in_file;
-    e->skipped = td_params_skipped(e->of.params);
+    (void)td_skips_settle(&e->skips, e->of.params);
     return TD_OK;
 }
 
@@ -105,7 +103,7 @@ td_ema *td_ema_new_at(td_ema_options options, td_site at)
                 (long long)td_parameter_count(model), td_last_reason());
         return NULL;
     }
-    e->skipped = td_params_skipped(e->of.params);
+    (void)td_skips_settle(&e->skips, e->of.params);
     return e;
 }
 
@@ -124,19 +122,9 @@ void td_ema_free(td_ema *ema)
 
 /* ---- updates ---- */
 
-/* Makes the count right after captured steps (td_optim_settle). */
-static void settle(td_ema *ema)
-{
-    int64_t skipped = td_params_skipped(ema->of.params);
-    *ema_count_of(ema) -= ema->counted ? skipped - ema->skipped : 0;
-    ema->skipped = skipped;
-    ema->counted = false;
-}
-
 int64_t td_ema_updates(td_ema *ema)
 {
-    settle(ema);
-    return *ema_count_of(ema);
+    return *ema_count_of(ema) -= td_skips_settle(&ema->skips, ema->of.params);
 }
 
 static double decay_after(const td_ema *ema, int64_t updates)
@@ -160,11 +148,11 @@ static void ema_fill_slices(void *user, void *numbers)
     int count = td_average_fill(&e->of, slices, decay);
     bool captured = slices != e->of.slices;
     for (int i = 0; i < count && captured; i++) {
-        td_params_ask(e->of.params, &slices[i], updates + 1, e->skipped);
+        td_skips_ask(&e->skips, e->of.params, &slices[i], updates + 1);
         slices[i].average = e->options.warmup ? e->options.decay : 0.0;
     }
-    e->counted = e->counted || captured;
-    e->begun = true;
+    e->skips.counted = e->skips.counted || captured;
+    e->skips.begun = true;
     ++*ema_count_of(e);
 }
 
@@ -177,11 +165,7 @@ static void require_in_place(const td_ema *ema, const char *what)
 void td_ema_update(td_ema *ema)
 {
     require_in_place(ema, "td_ema_update");
-    if (td_recorder_now() == NULL) {
-        settle(ema);
-    } else if (!ema->begun) { /* in a warm-up, where the device may be asked */
-        ema->skipped = td_params_skipped_before(ema->of.params);
-    }
+    *ema_count_of(ema) -= td_skips_step(&ema->skips, ema->of.params);
     td_average_update(&ema->of, ema_fill_slices, ema, false, "td_ema_update");
 }
 

@@ -280,7 +280,7 @@ static td_status take(td_records *l)
         }
     }
     if (c->optim != NULL) {
-        c->optim->skipped = td_params_skipped(c->optim->params);
+        (void)td_skips_settle(&c->optim->skips, c->optim->params);
     }
     for (int i = 0; i < TD_CHECKPOINT_PARTS; i++) {
         td_checkpoint_part *part = td_records_part(c, i);

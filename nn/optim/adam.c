@@ -32,19 +32,14 @@ void td_adam_run(td_optim *optim, const td_kernels *kernels, td_tensor *flat,
     kernels->update(op, flat, flat_grad, optim->state, optim->table, slices);
 }
 
-static const td_optim_kind adam_kind = {
-    .name = "adam",
-    .states = { "exp_avg", "exp_avg_sq", "max_exp_avg_sq" },
-    .fill = td_adam_fill,
-    .run = td_adam_run,
-};
+#define ADAM(NAME, FILL)                                                                           \
+    {                                                                                              \
+        .name = NAME, .states = { "exp_avg", "exp_avg_sq", "max_exp_avg_sq" }, .fill = FILL,       \
+        .run = td_adam_run                                                                         \
+    }
 
-static const td_optim_kind adamw_kind = {
-    .name = "adamw",
-    .states = { "exp_avg", "exp_avg_sq", "max_exp_avg_sq" },
-    .fill = td_adamw_fill,
-    .run = td_adam_run,
-};
+static const td_optim_kind adam_kind = ADAM("adam", td_adam_fill),
+                           adamw_kind = ADAM("adamw", td_adamw_fill);
 
 td_optim *td_adam_of_kind(const td_optim_kind *kind, td_adam_options a, td_site at)
 {

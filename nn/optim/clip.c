@@ -1,5 +1,4 @@
 /* Gradient clipping: by the norm of all gradients together, or each element by itself. */
-#include "nn/params.h"
 #include "nn/module.h"
 #include "nn/shared/slices.h"
 #include "tensor/hooks.h"
@@ -141,7 +140,16 @@ static double larger(double a, double b)
     return b > a || isnan(b) ? b : a;
 }
 
-/* Of all ranks: each tells its own number in a place of its own. */
+/* Of this rank's number and those of all, each in a place of its own. */
+static double largest(double mine, const double *all, int count)
+{
+    for (int r = 0; r < count; r++) {
+        mine = larger(mine, all[r]);
+    }
+    return mine;
+}
+
+/* Of all ranks. */
 static double largest_of_ranks(const td_params *params, double mine, td_site at)
 {
     if (!td_params_sums(params)) {
@@ -155,9 +163,7 @@ static double largest_of_ranks(const td_params *params, double mine, td_site at)
     TD_REQUIRE(all != NULL, at, "td_clip_grad_norm: no memory for a norm");
     all[(stages != NULL ? stages->rank : 0) * ranks + (ranks > 1 ? peers->rank : 0)] = mine;
     td_params_sum(params, all, count);
-    for (int r = 0; r < count; r++) {
-        mine = larger(mine, all[r]);
-    }
+    mine = largest(mine, all, count);
     free(all);
     return mine;
 }
@@ -165,14 +171,11 @@ static double largest_of_ranks(const td_params *params, double mine, td_site at)
 /* Of the ranks of a model's slices, in the same way. */
 static double largest_of_slices(const td_slicing *slicing, double mine)
 {
-    if (slicing == NULL) {
-        return mine;
-    }
-    slicing->sums[slicing->rank] = mine;
-    slicing->sum(slicing->sums, slicing->ranks, slicing->user);
-    for (int r = 0; r < slicing->ranks; r++) {
-        mine = larger(mine, slicing->sums[r]);
-        slicing->sums[r] = 0.0;
+    if (slicing != NULL) {
+        slicing->sums[slicing->rank] = mine;
+        slicing->sum(slicing->sums, slicing->ranks, slicing->user);
+        mine = largest(mine, slicing->sums, slicing->ranks);
+        memset(slicing->sums, 0, (size_t)slicing->ranks * sizeof *slicing->sums);
     }
     return mine;
 }

@@ -2,7 +2,6 @@
 #include "nn/optim/optim_internal.h"
 #include "tensor/clock.h"
 #include "autograd/tape.h"
-#include "nn/params.h"
 #include "nn/module.h"
 #include "tensor/hooks.h"
 #include "tensor/storage.h"
@@ -65,7 +64,7 @@ td_optim *td_optim_new(const td_optim_kind *kind, td_params *params, double lr,
     o->groups[0] = *group;
     o->groups[0].lr_scale = 1.0;
     o->group_count = 1;
-    o->skipped = td_params_skipped(params);
+    (void)td_skips_settle(&o->skips, params);
     if (own_size > 0) {
         memcpy(o->own, own, own_size);
     }
@@ -132,7 +131,7 @@ static td_optim_slice slice_of(const td_optim *o, int i, bool captured)
         slice.element = here.begin - td_params_get(o->params, i)->begin;
     }
     if (captured) {
-        td_params_ask(o->params, &slice, o->steps[i] + 1, o->skipped);
+        td_skips_ask(&o->skips, o->params, &slice, o->steps[i] + 1);
     }
     return slice;
 }
@@ -158,8 +157,8 @@ static int optim_fill_slices(td_optim *o, bool captured)
             last_group = o->group_of[i];
         }
     }
-    o->counted = o->counted || captured;
-    o->begun = true;
+    o->skips.counted = o->skips.counted || captured;
+    o->skips.begun = true;
     return count;
 }
 
@@ -190,26 +189,22 @@ static void fill_table(void *user, void *numbers)
     }
 }
 
+static void take_off(td_optim *o, int64_t skipped)
+{
+    for (int i = 0; skipped != 0 && i < td_params_count(o->params); i++) {
+        o->steps[i] -= td_grad(td_params_get(o->params, i)->tensor) != NULL ? skipped : 0;
+    }
+}
+
 void td_optim_settle(td_optim *optim)
 {
-    int64_t skipped = td_params_skipped(optim->params);
-    for (int i = 0; optim->counted && i < td_params_count(optim->params); i++) {
-        if (td_grad(td_params_get(optim->params, i)->tensor) != NULL) {
-            optim->steps[i] -= skipped - optim->skipped;
-        }
-    }
-    optim->skipped = skipped;
-    optim->counted = false;
+    take_off(optim, td_skips_settle(&optim->skips, optim->params));
 }
 
 static int make_table(td_optim *o)
 {
     bool captured = td_recorder_now() != NULL;
-    if (!captured) {
-        td_optim_settle(o);
-    } else if (!o->begun) { /* the first is a warm-up: the device can be asked */
-        o->skipped = td_params_skipped_before(o->params);
-    }
+    take_off(o, td_skips_step(&o->skips, o->params));
     o->slice_count = optim_fill_slices(o, captured);
     o->filled = true;
     o->table =

@@ -38,9 +38,7 @@ struct td_optim {
     int *group_of;                     /* of each parameter */
     td_tensor *step_counts;            /* with the params, so that ranks can make them equal */
     int64_t *steps;                    /* the elements of step_counts: steps of each parameter */
-    int64_t skipped;                   /* td_params_skipped when `steps` was right */
-    bool counted;                      /* captured steps since: some may have been skipped */
-    bool begun;                        /* a step was made, captured or not */
+    td_skips skips;                    /* steps that the device has skipped, and `steps` has not */
     td_tensor *state[TD_OPTIM_STATES]; /* flat, like the parameters; NULL: not used */
     td_optim_slice *slices;            /* at most one a parameter */
     int slice_count;                   /* of the running step */

@@ -19,19 +19,13 @@ static void sgd_run(td_optim *optim, const td_kernels *kernels, td_tensor *flat,
     kernels->sgd(flat, flat_grad, optim->state[0], optim->table, slices);
 }
 
-static const td_optim_kind plain_kind = {
-    .name = "sgd",
-    .fill = sgd_fill,
-    .run = sgd_run,
-    .no_momentum = true,
-};
+#define SGD(...)                                                                                   \
+    {                                                                                              \
+        .name = "sgd", .fill = sgd_fill, .run = sgd_run, __VA_ARGS__                               \
+    }
 
-static const td_optim_kind momentum_kind = {
-    .name = "sgd",
-    .states = { "momentum_buffer" },
-    .fill = sgd_fill,
-    .run = sgd_run,
-};
+static const td_optim_kind plain_kind = SGD(.no_momentum = true),
+                           momentum_kind = SGD(.states = { "momentum_buffer" });
 
 td_optim *td_sgd_at(td_sgd_options options, td_site at)
 {

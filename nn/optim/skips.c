@@ -3,9 +3,12 @@
 #include "nn/optim/skips.h"
 
 #include "tensor/extend.h"
+#include "tensor/hooks.h"
 #include "tensor/storage.h"
 
-static int64_t skipped(const td_params *params, bool but_the_last)
+/* How many captured steps the device has skipped so far. before: without the running captured step,
+ * on which the scaler has decided already. */
+static int64_t skipped(const td_params *params, bool before)
 {
     double numbers[TD_SCALE_NUMBERS] = { 0 };
     const td_tensor *scaling = td_params_training_of(params)->scaling;
@@ -14,25 +17,34 @@ static int64_t skipped(const td_params *params, bool but_the_last)
     }
     td_read(scaling, numbers, TD_F64);
     bool last = numbers[TD_SCALE_OUTCOME] != TD_SCALE_TAKEN;
-    return (int64_t)numbers[TD_SCALE_UNSEEN] - (but_the_last && last);
+    return (int64_t)numbers[TD_SCALE_UNSEEN] - (before && last);
 }
 
-int64_t td_params_skipped(const td_params *params)
+int64_t td_skips_settle(td_skips *s, const td_params *params)
 {
-    return skipped(params, false);
+    int64_t now = skipped(params, false), extra = s->counted ? now - s->seen : 0;
+    s->seen = now;
+    s->counted = false;
+    return extra;
 }
 
-int64_t td_params_skipped_before(const td_params *params)
+int64_t td_skips_step(td_skips *s, const td_params *params)
 {
-    return skipped(params, true);
+    if (td_recorder_now() == NULL) {
+        return td_skips_settle(s, params);
+    }
+    if (!s->begun) { /* the first is a warm-up: the device can be asked */
+        s->seen = skipped(params, true);
+    }
+    return 0;
 }
 
-void td_params_ask(const td_params *params, td_optim_slice *slice, int64_t step, int64_t skipped)
+void td_skips_ask(const td_skips *s, const td_params *params, td_optim_slice *slice, int64_t step)
 {
     td_tensor *scaling = td_params_training_of(params)->scaling;
     if (scaling != NULL) {
         slice->scale = td_ptr(scaling);
-        slice->unseen = skipped;
+        slice->unseen = s->seen;
         slice->step = step;
     }
 }
@@ -42,7 +54,7 @@ static void take_over_skipped(const td_params *params, td_tensor *held)
 {
     double numbers[TD_SCALE_NUMBERS];
     td_read(held, numbers, TD_F64);
-    numbers[TD_SCALE_UNSEEN] += (double)td_params_skipped(params);
+    numbers[TD_SCALE_UNSEEN] += (double)skipped(params, false);
     td_write(held, numbers, TD_F64);
 }
 
