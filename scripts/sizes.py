@@ -40,7 +40,7 @@ PLAN = [
     ("dist", 350),
     ("dist/comm/*", 12200, 12470, "five ways to meet, and restarts, are in store and launch; messages have names"),
     ("dist/ddp", 1085),
-    ("dist/ddp/extra", 1150, 1225, "PowerSGD alone is a third of it"),
+    ("dist/ddp/extra", 1150),
     ("dist/shard", 1185, 1240, "its settings have just come here from td_ddp's options"),
     ("dist/slices", 560, 950, "VOCAB and SEQUENCE: a vocabulary, and rows, beyond a rank's memory"),
     ("dist/pipeline", 600, 1450, "messages asked for ahead, cutting by work, forward alone, and drawings are half of it"),

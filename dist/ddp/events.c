@@ -38,7 +38,7 @@ td_ddp_part *td_ddp_find_part(const td_ddp_state *s, td_ddp_on_fn on)
 void td_ddp_tell(td_ddp_state *s, td_ddp_event event, td_ddp_unit *unit)
 {
     for (td_ddp_part *p = s->parts; p != NULL; p = p->next) {
-        td_ddp_note(s, p->on(p, s, event, unit));
+        td_ddp_note(s, p->on != NULL ? p->on(p, s, event, unit) : TD_OK);
     }
 }
 

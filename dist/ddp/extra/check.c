@@ -91,9 +91,7 @@ td_status td_ddp_check_same(td_ddp_state *s)
     }
     double length = td_group_rank(s->group) == 0 ? (double)strlen(text) : 0.0;
     status = td_all_reduce_numbers(s->group, &length, 1);
-    if (status == TD_OK) {
-        status = td_text_of_root(s->group, text, (int64_t)length, &root);
-    }
+    status = status == TD_OK ? td_text_of_root(s->group, text, (int64_t)length, &root) : status;
     if (status == TD_OK) {
         first_difference(text, root, message);
         status = td_group_agree(s->group,

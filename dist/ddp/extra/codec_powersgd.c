@@ -13,7 +13,6 @@
  */
 #include "dist/comm/collectives.h"
 #include "dist/ddp/extra/parts.h"
-#include "nn/module.h"
 #include "nn/shared/shared.h"
 #include "tensor/extend.h"
 #include "tensor/hooks.h"

@@ -133,12 +133,8 @@ td_status td_ddp_join_end(td_module *net)
     j->ran_out = true;
     td_status status = shadow(j, s);
     /* The rank that trained last has the newest model and optimizer state. */
-    if (status == TD_OK) {
-        status = td_ddp_broadcast_all(s);
-    }
-    if (status == TD_OK) {
-        status = broadcast_state(s);
-    }
+    status = status == TD_OK ? td_ddp_broadcast_all(s) : status;
+    status = status == TD_OK ? broadcast_state(s) : status;
     td_ddp_remove_part(s, &j->part);
     s->root = 0;
     s->reducer.divisor = td_group_size(s->group);

@@ -3,7 +3,6 @@
 #include "dist/ddp/extra/parts.h"
 
 #include "dist/comm/collectives.h"
-#include "nn/params.h"
 #include "nn/shared/shared.h"
 #include "tensor/extend.h"
 #include "tensor/part.h"
@@ -20,13 +19,6 @@ typedef struct saving {
     in_file in_file;
     td_params *params;
 } saving;
-
-static td_status saving_on(td_ddp_part *part, td_ddp_state *s, td_ddp_event event,
-                           td_ddp_unit *unit)
-{
-    (void)part, (void)s, (void)event, (void)unit;
-    return TD_OK;
-}
 
 static void free_saving(td_ddp_part *part)
 {
@@ -74,7 +66,7 @@ td_status td_ddp_saving_open(td_ddp_state *s)
     if (x == NULL) {
         return td_fail(TD_E_NOMEM, "td_ddp: no memory");
     }
-    *x = (saving){ .part = { .on = saving_on, .free = free_saving },
+    *x = (saving){ .part = { .free = free_saving },
                    .in_file = { { .apart = saving_is_apart, .list = saving_list_codec },
                                 &s->reducer },
                    .params = s->params };

@@ -5,7 +5,6 @@
 
 #include "autograd/hooks.h"
 #include "dist/comm/collectives.h"
-#include "nn/module.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -102,14 +101,13 @@ static td_status require_hooks(td_ddp_state *s)
     for (int i = 0; i < s->count; i++) {
         const td_param *p = td_params_get(s->params, i);
         if (!td_has_grad_hook(p->tensor, s->reducer.params[i].hook)) {
-            char reason[700];
-            snprintf(
-                reason, sizeof reason,
-                "'%.500s' was frozen after td_ddp, which waits for its gradient: freeze before "
-                "td_ddp and td_parameters, on all ranks",
-                p->name);
-            abort_group(s, reason);
-            return td_fail(TD_E_MISMATCH, "%s", reason);
+            td_status status = td_fail(TD_E_MISMATCH,
+                                       "'%.500s' was frozen after td_ddp, which waits for its "
+                                       "gradient: freeze before td_ddp and td_parameters, on all "
+                                       "ranks",
+                                       p->name);
+            abort_group(s, td_last_error());
+            return status;
         }
     }
     return TD_OK;
