@@ -14,7 +14,6 @@
 #include "dist/dist.h"
 #include "dist/dp/replica.h"
 #include "nn/internal.h"
-#include "nn/around.h"
 #include "tensor/backend.h"
 #include "tensor/hooks.h"
 #include "tensor/storage.h"
@@ -207,8 +206,7 @@ static td_tensor *dp_gather(parallel_call *call, td_tensor *token, const td_tens
 {
     parallel_state *s = call->state;
     for (int i = 1; i < call->pieces; i++) {
-        call->outputs[i] = td_replica_output(s->replicas[i]);
-        call->batch[i] = td_replica_input(s->replicas[i]);
+        call->outputs[i] = td_replica_output(s->replicas[i], &call->batch[i]);
         check_output(call, call->outputs[i], i, dp_piece_of(rest, call, i).shape[0], at);
     }
     const td_tensor *first = call->outputs[1];

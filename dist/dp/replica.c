@@ -4,7 +4,6 @@
 #include "autograd/tape.h"
 #include "tensor/system/thread.h"
 #include "nn/internal.h"
-#include "tensor/kernels/kernels.h"
 #include "tensor/storage.h"
 #include "autograd/hooks.h"
 #include "tensor/extend.h"
@@ -23,7 +22,7 @@ typedef struct loaded {
 /* Inputs of this step that need gradients. */
 typedef struct replica_leaves {
     td_tensor **list;
-    int count, capacity;
+    int count;
 } replica_leaves;
 
 struct td_replica {
@@ -81,13 +80,10 @@ static td_layout layout_of(const td_tensor *t)
 
 static td_tensor *new_leaf(td_replica *r, const td_tensor *x)
 {
-    if (r->leaves.count == r->leaves.capacity) {
-        int capacity = r->leaves.capacity > 0 ? 2 * r->leaves.capacity : 4;
-        td_tensor **leaves = realloc(r->leaves.list, (size_t)capacity * sizeof(td_tensor *));
-        TD_REQUIRE(leaves != NULL, TD_HERE, "no memory for the inputs of a replica");
-        r->leaves.list = leaves;
-        r->leaves.capacity = capacity;
-    }
+    size_t bytes = (size_t)(r->leaves.count + 1) * sizeof(td_tensor *);
+    td_tensor **leaves = realloc(r->leaves.list, bytes);
+    TD_REQUIRE(leaves != NULL, TD_HERE, "no memory for the inputs of a replica");
+    r->leaves.list = leaves;
     td_tensor *leaf = td_new_layout(td_shape_of(x), x->dtype, layout_of(x), r->device);
     TD_REQUIRE(leaf != NULL, TD_HERE, "the input of a replica: %s", td_last_error());
     r->leaves.list[r->leaves.count++] = leaf;
@@ -139,6 +135,7 @@ static void catch_mistake(const char *message, void *user)
     longjmp(r->jump, 1);
 }
 
+/* Ends the step, also in the middle of it. */
 static void recover(td_replica *r)
 {
     td_step_abandon();
@@ -178,22 +175,11 @@ static void *work(void *user)
         pthread_cond_broadcast(&r->changed);
         pthread_mutex_unlock(&r->lock);
     }
-    td_step_abandon();
-    free_leaves(r);
+    recover(r);
     return NULL;
 }
 
 /* ---- beginning and end ---- */
-
-static td_module *copy_to(const td_module *model, td_device device)
-{
-    td_module *copy = td_module_clone(model);
-    if (copy != NULL && td_module_to(copy, device, model->dtype) != TD_OK) {
-        td_module_free(copy);
-        copy = NULL;
-    }
-    return copy;
-}
 
 td_replica *td_replica_new(const td_module *model, td_device device, int number)
 {
@@ -204,13 +190,14 @@ td_replica *td_replica_new(const td_module *model, td_device device, int number)
     }
     r->number = number;
     r->device = device;
-    r->model = copy_to(model, device);
-    if (r->model != NULL) {
-        r->state = td_module_state(r->model);
-    }
+    r->model = td_module_clone(model);
+    bool made = r->model != NULL && td_module_to(r->model, device, model->dtype) == TD_OK;
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->changed, NULL);
-    bool made = r->model != NULL && r->state.count >= 0;
+    if (made) {
+        r->state = td_module_state(r->model);
+        made = r->state.count >= 0;
+    }
     if (made) {
         r->loaded = calloc((size_t)r->state.count + 1, sizeof *r->loaded);
         made = r->loaded != NULL || td_fail(TD_E_NOMEM, "no memory for a replica") == TD_OK;
@@ -227,12 +214,10 @@ td_replica *td_replica_new(const td_module *model, td_device device, int number)
     return r;
 }
 
+/* After td_replica_wait. */
 static void start(td_replica *r, replica_command command)
 {
     pthread_mutex_lock(&r->lock);
-    while (r->command != IDLE) {
-        pthread_cond_wait(&r->changed, &r->lock);
-    }
     r->message[0] = '\0';
     r->command = command;
     pthread_cond_broadcast(&r->changed);
@@ -259,6 +244,7 @@ void td_replica_free(td_replica *r)
         return;
     }
     if (r->number > 0) {
+        td_replica_wait(r);
         start(r, QUIT);
         pthread_join(r->thread, NULL);
     }
@@ -347,14 +333,10 @@ void td_replica_forward(td_replica *r, const td_tensor *x)
     start(r, FORWARD);
 }
 
-td_tensor *td_replica_output(const td_replica *r)
+td_tensor *td_replica_output(const td_replica *r, td_tensor **input)
 {
+    *input = r->input;
     return r->output;
-}
-
-td_tensor *td_replica_input(const td_replica *r)
-{
-    return r->input;
 }
 
 void td_replica_backward(td_replica *r, td_tensor *output, const td_tensor *gradient)

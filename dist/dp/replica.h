@@ -23,10 +23,9 @@ void td_replica_load(td_replica *r, td_module *model, const td_state_list *state
 
 /* Starts the forward of a batch. The batch must not change until td_replica_wait. */
 void td_replica_forward(td_replica *r, const td_tensor *x);
-/* After td_replica_wait: the output of the last forward, and the copy of x if x needs gradients
- * (otherwise NULL). They belong to the thread's step: read their memory only. */
-td_tensor *td_replica_output(const td_replica *r);
-td_tensor *td_replica_input(const td_replica *r);
+/* After td_replica_wait: the output of the last forward, and (*input) the copy of x if x needs
+ * gradients, otherwise NULL. They belong to the thread's step: read their memory only. */
+td_tensor *td_replica_output(const td_replica *r, td_tensor **input);
 
 /* Starts the backward of an output from its gradient, which must not change until td_replica_wait.
  * The replica's gradients are then those of this output alone. */

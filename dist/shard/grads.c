@@ -10,10 +10,7 @@
 #include "dist/shard/shard.h"
 
 #include "autograd/hooks.h"
-#include "dist/comm/collectives.h"
-#include "tensor/extend.h"
 #include "tensor/kernels/kernels.h"
-#include "tensor/storage.h"
 
 /* A free slot. If there is none: without replicas, waits for the first unit whose average is under
  * way, and takes that unit's slot. If no average is under way (after td_ddp_no_sync_begin, or where

@@ -8,8 +8,6 @@
  * is short; a page comes back when it is used. So a model may be larger than the host's memory. */
 #include "dist/shard/shard.h"
 
-#include "tensor/storage.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

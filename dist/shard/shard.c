@@ -5,14 +5,10 @@
  * the bits are equal. */
 #include "dist/shard/shard.h"
 
-#include "dist/comm/collectives.h"
 #include "dist/comm/engine.h"
 #include "dist/comm/mesh.h"
-#include "nn/module.h"
-#include "tensor/extend.h"
 #include "tensor/hooks.h"
 #include "tensor/system/number.h"
-#include "tensor/storage.h"
 
 #if defined(__GLIBC__)
 #include <malloc.h>
@@ -301,14 +297,9 @@ static td_status find_groups(td_sharding *sh)
 
 /* ---- the strategy ---- */
 
-static const td_zero_options *options_of(const td_strategy *self)
-{
-    return (const td_zero_options *)self;
-}
-
 static td_divided zero_check(const td_strategy *self, const td_ddp_options *ddp, td_site at)
 {
-    const td_zero_options *o = options_of(self);
+    const td_zero_options *o = (const td_zero_options *)self;
     TD_REQUIRE(o->stage >= TD_SHARD_NONE && o->stage <= TD_SHARD_PARAMETERS, at,
                "td_zero: there is no stage %d", (int)o->stage);
     TD_REQUIRE(o->stage < TD_SHARD_GRADIENTS || ddp->comm_hook == NULL, at,
@@ -339,14 +330,15 @@ static void zero_describe(const td_strategy *self, FILE *out)
 {
     static const char *const stages[] = { "", ", shard optimizer", ", shard gradients",
                                           ", shard parameters" };
-    const td_zero_options *o = options_of(self);
+    const td_zero_options *o = (const td_zero_options *)self;
     fprintf(out, "%s%s%s%s", stages[o->stage], o->wire != NULL ? ", wire bf16" : "",
             o->gathers ? ", gathers" : "", o->offload != NULL ? ", offload" : "");
 }
 
 static td_status zero_open(const td_strategy *self, td_ddp_state *s)
 {
-    if (options_of(self)->stage == TD_SHARD_NONE) {
+    const td_zero_options *o = (const td_zero_options *)self;
+    if (o->stage == TD_SHARD_NONE) {
         return td_ddp_move_memory(s, false, td_numel(td_params_flat(s->params)));
     }
     td_sharding *sh = calloc(1, sizeof *sh);
@@ -355,7 +347,7 @@ static td_status zero_open(const td_strategy *self, td_ddp_state *s)
     }
     *sh = (td_sharding){ .part = { .on = shard_on, .free = free_sharding },
                          .ddp = s,
-                         .options = *options_of(self),
+                         .options = *o,
                          .group = s->group,
                          .device = td_device_of(td_params_flat(s->params)) };
     td_ddp_add_part(s, &sh->part);

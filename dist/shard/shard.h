@@ -28,6 +28,9 @@
 
 #include "dist/ddp/ddp.h"
 #include "dist/shard/zero.h"
+#include "dist/comm/collectives.h"
+#include "tensor/extend.h"
+#include "tensor/storage.h"
 #include "nn/shared/shared.h"
 
 /* Slots of values: one for the unit that runs, and one for the unit that is gathered ahead. Slots

@@ -1,12 +1,6 @@
 /* Units: which modules' parameters travel together, and where they lie in the flat space. */
 #include "dist/shard/shard.h"
 
-#include "autograd/autograd.h"
-#include "dist/comm/collectives.h"
-#include "nn/module.h"
-#include "tensor/extend.h"
-#include "tensor/storage.h"
-
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -15,14 +9,22 @@ enum { NOBODY = -2, ROOT = -1, GRAIN = 64 }; /* bytes: pieces begin on cache lin
 
 /* ---- which modules are units ---- */
 
+typedef struct found_unit {
+    td_module *module;
+    const char *path;
+} found_unit;
+
+typedef struct found_param {
+    int unit;
+    bool narrow; /* it travels as bf16 */
+} found_param;
+
 typedef struct search {
     td_sharding *sh;
     bool marked; /* the model's blocks are marked */
     int count;   /* units so far, in the order of registration */
-    td_module **modules;
-    const char **paths;
-    int *of_param;
-    bool *narrow; /* the parameter travels as bf16 */
+    found_unit *units;
+    found_param *params;
 } search;
 
 static void find_marked(td_module *m, const char *path, void *user)
@@ -66,9 +68,9 @@ static void shard_assign(search *all, const td_tensor *t, int unit, bool narrow)
     const td_params *params = all->sh->ddp->params;
     for (int i = 0; i < td_params_count(params); i++) {
         if (td_params_get(params, i)->tensor == t) {
-            int *of = &all->of_param[i];
-            all->narrow[i] = narrow && *of == NOBODY;
-            *of = *of == NOBODY || *of == unit ? unit : ROOT;
+            found_param *p = &all->params[i];
+            p->narrow = narrow && p->unit == NOBODY;
+            p->unit = p->unit == NOBODY || p->unit == unit ? unit : ROOT;
         }
     }
 }
@@ -76,10 +78,9 @@ static void shard_assign(search *all, const td_tensor *t, int unit, bool narrow)
 static void visit(td_module *m, const char *path, void *user)
 {
     search *all = user;
-    bool inside = all->count > 0 && is_inside(path, all->paths[all->count - 1]);
+    bool inside = all->count > 0 && is_inside(path, all->units[all->count - 1].path);
     if (!inside && is_unit(all, m, path)) {
-        all->modules[all->count] = m;
-        all->paths[all->count++] = path;
+        all->units[all->count++] = (found_unit){ m, path };
         inside = true;
     }
     for (int k = 0; k < m->tensor_count; k++) {
@@ -94,22 +95,19 @@ static void count_module(td_module *m, const char *path, void *user)
     ++*(int *)user;
 }
 
-/* Lists the units in the order of registration, and sets of_param: the unit of each parameter. */
+/* Lists the units in the order of registration, and the unit of each parameter. */
 static td_status shard_find(search *all)
 {
     td_module *model = all->sh->ddp->model;
     int modules = 0;
     td_module_each(model, count_module, &modules);
-    all->modules = calloc((size_t)modules, sizeof(td_module *));
-    all->paths = calloc((size_t)modules, sizeof(char *));
-    all->of_param = calloc((size_t)all->sh->ddp->count, sizeof *all->of_param);
-    all->narrow = calloc((size_t)all->sh->ddp->count, sizeof *all->narrow);
-    if (all->modules == NULL || all->paths == NULL || all->of_param == NULL ||
-        all->narrow == NULL) {
+    all->units = calloc((size_t)modules, sizeof *all->units);
+    all->params = calloc((size_t)all->sh->ddp->count, sizeof *all->params);
+    if (all->units == NULL || all->params == NULL) {
         return td_fail(TD_E_NOMEM, "td_ddp: no memory to find units");
     }
     for (int i = 0; i < all->sh->ddp->count; i++) {
-        all->of_param[i] = NOBODY;
+        all->params[i].unit = NOBODY;
     }
     td_module_each(model, find_marked, all);
     td_module_each(model, visit, all);
@@ -135,16 +133,17 @@ static void shard_place(td_sharding *sh, const search *all, int *order, int64_t 
     for (int found = all->count - 1; found >= ROOT; found--) {
         td_shard_unit *u = &sh->units[sh->count];
         *u = (td_shard_unit){ .sharding = sh, .number = sh->count, .begin = at };
-        u->module = found == ROOT ? s->model : all->modules[found];
-        u->path = found == ROOT ? "the rest" : all->paths[found];
+        u->module = found == ROOT ? s->model : all->units[found].module;
+        u->path = found == ROOT ? "the rest" : all->units[found].path;
         for (int k = 0; k < 2 * s->count; k++) {
             int i = td_params_order(s->params)[k % s->count];
-            if (all->of_param[i] == found && all->narrow[i] == (k < s->count)) {
+            const found_param *p = &all->params[i];
+            if (p->unit == found && p->narrow == (k < s->count)) {
                 order[placed++] = i;
                 begin[i] = at;
                 sh->of_param[i] = sh->count;
                 at += shard_round_up(td_params_get(s->params, i)->count, line);
-                u->narrow = all->narrow[i] ? at - u->begin : u->narrow;
+                u->narrow = p->narrow ? at - u->begin : u->narrow;
             }
         }
         u->count = shard_round_up(at - u->begin, grain * sh->ranks);
@@ -276,10 +275,8 @@ td_status td_shard_lay_out(td_sharding *sh, td_params_peers *peers)
             free_places(&places, sh->ddp->count);
         }
     }
-    free(all.modules);
-    free(all.paths);
-    free(all.of_param);
-    free(all.narrow);
+    free(all.units);
+    free(all.params);
     free(order);
     free(begin);
     free(places.values);

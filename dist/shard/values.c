@@ -10,9 +10,6 @@
 #include "autograd/tape.h"
 #include "tensor/clock.h"
 #include "tensor/hooks.h"
-#include "dist/comm/collectives.h"
-#include "tensor/extend.h"
-#include "tensor/storage.h"
 
 #include <stdio.h>
 

@@ -13,9 +13,6 @@
  * never reaches the next piece, as long as vectors fill at most half of a piece. */
 #include "dist/shard/shard.h"
 
-#include "tensor/extend.h"
-#include "tensor/storage.h"
-
 /* Elements of rank r's piece that travel as bf16. */
 static int64_t narrow_of(const td_shard_unit *u, int r)
 {
