@@ -30,7 +30,7 @@ PLAN = [
     ("nn/shared", 550),
     ("nn/models", 1310, 1410, "a GPT is a chain with a head of its own, and holds bf16 weights"),
     ("nn/models/zoo", 570),
-    ("nn/models/files", 170, 640, "GPT files of other programs, read and written; to be cut"),
+    ("nn/models/files", 170, 630, "GPT files of other programs, read and written; to be cut"),
     ("nn/extra", 2030, 2340, "low-rank adapters"),
     ("nn/io", 2380, 2520, "a model may be on several stages, cut into slices and windows, and its file is one"),
     ("nn/onnx", 1150),

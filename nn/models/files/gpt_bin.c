@@ -1,12 +1,9 @@
 /* llm.c's and llama2.c's model files: a header of numbers, then for each kind of tensor those of
  * all layers, f32. */
 #include "nn/models/files/gpt_source.h"
-#include "tensor/extend.h"
 #include "tensor/system/files.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* The kinds in a file's order: how their names end. "angles" are a table of cosines and sines, not
  * a parameter. */

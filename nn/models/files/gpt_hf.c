@@ -2,7 +2,6 @@
 #include "nn/io/checkpoint.h"
 #include "nn/io/safetensors.h"
 #include "nn/models/files/gpt_source.h"
-#include "tensor/extend.h"
 #include "tensor/part.h"
 #include "tensor/system/files.h"
 #include "tensor/system/folders.h"
@@ -10,8 +9,6 @@
 
 #include <cjson/cJSON.h>
 #include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
 /* ---- config.json ---- */

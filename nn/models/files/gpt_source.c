@@ -1,10 +1,6 @@
 /* The parameters of a GPT as pieces with Hugging Face's names, and a model filled piece by piece.
  */
 #include "nn/models/files/gpt_source.h"
-#include "tensor/extend.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 /* Ours, and Llama's. Those of a layer stand behind "transformer.h.N." and "model.layers.N.".
  * Queries, keys and values are three tensors of a Llama. (GPT-2's names are ours.) */

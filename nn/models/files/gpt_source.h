@@ -4,6 +4,10 @@
 
 #include "nn/models/files/gpt_files.h"
 #include "nn/models/gpt_internal.h"
+#include "tensor/extend.h"
+
+#include <stdlib.h>
+#include <string.h>
 
 /* A tensor of a file: some rows of a parameter. */
 typedef struct gpt_piece {
