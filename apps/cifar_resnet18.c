@@ -14,15 +14,7 @@
  * All ranks use one seed, so they begin with equal weights. Crops and flips of an image depend on
  * the seed, the epoch and the image, not on the rank. */
 #include "apps/tools/common/cifar_data.h"
-#include "apps/tools/common/log.h"
-#include "apps/tools/common/ranks.h"
 #include "apps/tools/common/train.h"
-#include "data/inspect.h"
-#include "tensor/extend.h"
-
-#include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
 
 enum { CLASSES = 10 };
 enum { PRINT_EVERY_ALONE = 50, PRINT_EVERY_TOGETHER = 25 /* steps */ };
@@ -77,9 +69,6 @@ static td_status open_data(train_run *r)
 {
     job *j = (job *)r;
     bool fetches = td_dist_local_rank() == 0;
-    if (r->args.files.save != NULL) {
-        TD_TRY(check_can_save(r->args.files.save));
-    }
     if (!fetches) {
         TD_TRY(ranks_barrier());
     }
@@ -92,7 +81,7 @@ static td_status open_data(train_run *r)
         TD_TRY(ranks_barrier());
     }
     r->train = j->data.train;
-    r->test = j->data.test;
+    r->tests.data = j->data.test;
     snprintf(r->data_name, sizeof(r->data_name), "%s", j->data.name);
     return notes_add_model(
         &r->notes, &(model_input){ 32, 32, cifar_normalise.mean, cifar_normalise.std }, r->train);
@@ -121,30 +110,13 @@ static void step_done(train_run *r, double loss)
 
 static void epoch_done(train_run *r, double seconds, char *path)
 {
-    const train_args *args = &r->args;
-    int64_t epoch = r->state.epoch + 1;
-    bool due = train_is_due(epoch, args->files.save_every) ||
-               (epoch == args->epochs && args->files.save_every > 0);
+    (void)path;
     progress_print(&r->progress,
                    "== epoch: [%" PRId64 "/%" PRId64 "] | %.1f s | %.0f images/s | waited for "
                    "data: %.1f s",
-                   epoch, args->epochs, seconds,
+                   r->state.epoch + 1, r->args.epochs, seconds,
                    (double)(r->state.seen - r->clock.seen_before) / seconds,
                    td_loader_wait_seconds(r->loader) - r->clock.waited);
-    if (args->files.save != NULL && due) {
-        snprintf(path, TRAIN_PATH_BYTES, "%s", args->files.save);
-    }
-}
-
-static void latest(const train_run *r, char *path)
-{
-    const train_args *args = &r->args;
-    if (args->files.save != NULL || args->files.resume != NULL) {
-        snprintf(path, TRAIN_PATH_BYTES, "%s",
-                 args->files.save != NULL ? args->files.save : args->files.resume);
-    } else {
-        snprintf(path, TRAIN_PATH_BYTES, "%s.safetensors", r->app);
-    }
 }
 
 /* One process prints a short line, several print which rank has saved. */
@@ -160,7 +132,7 @@ static td_status tested(train_run *r, const td_evaluation *result)
 {
     td_printf_rank0("\n== test: %" PRId64 " images | loss: %.3f | acc: %6.3f%%%s\n", result->seen,
                     result->loss, 100 * result->accuracy,
-                    r->test->synthetic ? " (synthetic, NOT CIFAR-10)" : "");
+                    r->tests.data->synthetic ? " (synthetic, NOT CIFAR-10)" : "");
     return train_log_test(r, result);
 }
 
@@ -192,7 +164,6 @@ static const train_task task = { .name = "ResNet-18 on CIFAR-10",
                                  .begins = begins,
                                  .step_done = step_done,
                                  .epoch_done = epoch_done,
-                                 .latest = latest,
                                  .saved = saved,
                                  .metrics = TRAIN_FEW_METRICS,
                                  .tested = tested };
@@ -217,13 +188,6 @@ static td_status train(train_run *r)
     return train_loop(r);
 }
 
-static int rank_main(int local_rank, void *arg)
-{
-    (void)local_rank;
-    job *j = arg;
-    return train_main(&j->base, train);
-}
-
 static int run(job *j)
 {
     train_run *r = &j->base;
@@ -235,13 +199,7 @@ static int run(job *j)
                 r->app, started ? " (the environment says that this is one of those)" : "");
         return 1;
     }
-    if (r->args.ranks.leaves > 0 && !started && j->dp == 0 && j->spawn == 0) {
-        j->spawn = 1;
-    }
-    if (j->spawn > 0) {
-        return train_spawn(r, rank_main, j, j->spawn);
-    }
-    return train_main(r, train);
+    return j->dp > 0 ? train_main(r, train) : train_start(r, train, j->spawn);
 }
 
 /* ---- options ---- */
@@ -249,7 +207,7 @@ static int run(job *j)
 static void add_options(job *j)
 {
     train_args *args = &j->base.args;
-    train_recipe *recipe = &j->base.recipe;
+    train_recipe *recipe = &j->base.args.recipe;
     train_args_options(args,
                        "Folder with CIFAR-10's binary files, or with cifar-10-batches-bin/; "
                        "otherwise $TANDEM_DATA, otherwise data/cifar10",
@@ -296,8 +254,8 @@ int main(int argc, char **argv)
                                   .batch_size = 256,
                                   .lr = 0.01,
                                   .workers = train_default_workers(),
-                                  .files.save_every = 1 },
-                        .recipe = { .accumulate = 1 } },
+                                  .files.save_every = 1,
+                                  .recipe.accumulate = 1 } },
               .print_every = PRINT_EVERY_ALONE,
               .stem = "imagenet" };
     train_args *args = &j.base.args;

@@ -25,8 +25,7 @@ enum { EQUAL, DIFFER, FAILED };
 
 static int compare_failed(void)
 {
-    fflush(stdout);
-    fprintf(stderr, "compare: %s\n", td_last_error());
+    (void)app_failed("compare");
     return FAILED;
 }
 
@@ -281,11 +280,7 @@ static td_status compare_lines(hash_file *a, hash_file *b, finding *f)
 
 static bool open_hashes(hash_file *f, const char *dir, int rank)
 {
-    char name[64] = HASHES_FILE;
-    if (rank > 0) {
-        snprintf(name, sizeof name, HASHES_FILE_OF_RANK, rank);
-    }
-    snprintf(f->path, sizeof f->path, "%s/%s", dir, name);
+    hashes_path(dir, rank, f->path);
     f->in = fopen(f->path, "r");
     return f->in != NULL;
 }

@@ -14,11 +14,8 @@
  * have, too, are in apps/tools/common/train.h; what writes text is in apps/tools/gpt/write.h,
  * adapters in adapt.c, and what is special about training a GPT in task.c. */
 #include "apps/tools/gpt/gpt_run.h"
-#include "tensor/extend.h"
 
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* ---- what it does ---- */
 
@@ -53,13 +50,6 @@ static td_status train_gpt(train_run *r)
                        .sampler = td_window_sampler(windows, (uint64_t)r->args.seed), .deal = deal,
                        .workers = (int)r->args.workers, .streamed = r->args.compute.streamed);
     return train_loop(r);
-}
-
-static int gpt_rank_main(int local_rank, void *arg)
-{
-    (void)local_rank;
-    gpt_run *g = arg;
-    return train_main(&g->base, train_gpt);
 }
 
 /* A tokenizer that the model's file names. */
@@ -142,21 +132,14 @@ static int gpt_begin(gpt_run *g)
         td_module_free(r->net);
         return code;
     }
-    const train_ranks *how = &r->args.ranks;
-    if (how->leaves + how->slices + how->micro > 0 && !td_dist_is_launched() && g->spawn == 0) {
-        g->spawn = 1;
-    }
-    if (g->spawn > 0) {
-        return train_spawn(r, gpt_rank_main, g, g->spawn);
-    }
-    return train_main(r, train_gpt);
+    return train_start(r, train_gpt, g->spawn);
 }
 
 /* ---- options ---- */
 
 static void training_options(gpt_run *g)
 {
-    train_recipe *recipe = &g->base.recipe;
+    train_recipe *recipe = &g->base.args.recipe;
     const cli_option table[] = {
         cli_text("preset", "NAME", &g->preset,
                  "The model: gpt-nano, gpt-mini, gpt2, ..., and options: \"gpt-nano layers=6 rope "
@@ -275,8 +258,8 @@ int main(int argc, char **argv)
                                       .batch_size = 12,
                                       .lr = 1e-3,
                                       .seed = 1337,
-                                      .files.save_every = 1 },
-                            .recipe = { .accumulate = 1, .clip_grad_norm = 1 } },
+                                      .files.save_every = 1,
+                                      .recipe = { .accumulate = 1, .clip_grad_norm = 1 } } },
                   .preset = "gpt-nano",
                   .learning = { .epoch_steps = 250,
                                 .warmup = 100,

@@ -7,12 +7,9 @@
  * says which model it is, how images are resized and normalised, and what the classes are called;
  * for a file that does not, there are options. Images are resized and cropped as in torchvision's
  * evaluation. */
-#include "apps/tools/common/cli.h"
 #include "apps/tools/common/notes.h"
 #include "nn/module.h"
 #include "nn/onnx/onnx.h"
-#include "tandem.h"
-#include "nn/io/safetensors.h"
 #include "tensor/extend.h"
 #include "tensor/system/files.h"
 #include "tensor/system/number.h"
@@ -132,12 +129,8 @@ static td_status describe(predictor *p)
     td_safetensors *file;
     TD_TRY(td_safetensors_open(p->model, &file));
     td_status status = find_transform(p, file);
-    if (status == TD_OK) {
-        status = notes_read_classes(p->model, file, p->classes, &p->names);
-    }
-    if (status == TD_OK && p->names_file != NULL) {
-        status = read_given(p);
-    }
+    status = status == TD_OK ? notes_read_classes(p->model, file, p->classes, &p->names) : status;
+    status = status == TD_OK && p->names_file != NULL ? read_given(p) : status;
     td_safetensors_close(file);
     return status;
 }
@@ -210,8 +203,7 @@ static int predict_all(predictor *p, char *const *pictures, int count)
         if (run(p, pictures[i], probability) == TD_OK) {
             print_top(p, pictures[i], probability);
         } else {
-            fprintf(stderr, "predict: %s\n", td_last_error());
-            failed = 1;
+            failed = app_failed("predict");
         }
     }
     free(probability);
@@ -222,17 +214,8 @@ static int predict_all(predictor *p, char *const *pictures, int count)
 static int export_onnx(const predictor *p)
 {
     td_shape shape = TD_SHAPE(1, 3, p->transform.size, p->transform.size);
-    if (td_onnx_export(p->net, shape, p->onnx, .dynamic_batch = true) != TD_OK) {
-        fprintf(stderr, "predict: %s\n", td_last_error());
-        return 1;
-    }
-    return 0;
-}
-
-static void close_model(predictor *p)
-{
-    td_class_names_free(&p->names);
-    td_module_free(p->net);
+    td_status status = td_onnx_export(p->net, shape, p->onnx, .dynamic_batch = true);
+    return status != TD_OK ? app_failed("predict") : 0;
 }
 
 int main(int argc, char **argv)
@@ -262,13 +245,10 @@ int main(int argc, char **argv)
         cli_refuse("give at least %s: %s", rest.wanted, rest.name);
     }
     p.sizes_given = options[SIZE].given || options[RESIZE].given;
-    int failed = 1;
-    if (open_model(&p)) {
-        failed = p.onnx != NULL ? export_onnx(&p) : 0;
-        failed |= predict_all(&p, rest.values + 1, rest.count - 1);
-    } else {
-        fprintf(stderr, "predict: %s\n", td_last_error());
-    }
-    close_model(&p);
+    bool open = open_model(&p);
+    int failed = !open ? app_failed("predict") : p.onnx != NULL ? export_onnx(&p) : 0;
+    failed |= open ? predict_all(&p, rest.values + 1, rest.count - 1) : 0;
+    td_class_names_free(&p.names);
+    td_module_free(p.net);
     return failed;
 }

@@ -9,8 +9,6 @@
 #include "apps/tools/common/cli.h"
 #include "apps/tools/report/report.h"
 
-#include <stdlib.h>
-
 int main(int argc, char **argv)
 {
     const char *out = "report.html";
@@ -23,9 +21,8 @@ int main(int argc, char **argv)
                    "where time and memory go.",
                    options, sizeof options / sizeof *options, &rest);
     if (report_write(out, rest.values, rest.count) != TD_OK) {
-        fprintf(stderr, "report: %s\n", td_last_error());
-        return EXIT_FAILURE;
+        return app_failed("report");
     }
     printf("%s\n", out);
-    return EXIT_SUCCESS;
+    return 0;
 }

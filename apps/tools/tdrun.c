@@ -253,9 +253,9 @@ static void settle_workers(arguments *a)
     o->workers = a->nproc != NULL             ? read_workers(a->nproc)
                  : status == TD_OK && all > 0 ? workers_of_mesh(o, all)
                                               : 1;
-    if (status == TD_OK && o->mesh != NULL && o->max_nodes == 1) {
-        status = td_mesh_read(o->mesh, o->workers, size);
-    }
+    status = status == TD_OK && o->mesh != NULL && o->max_nodes == 1
+                 ? td_mesh_read(o->mesh, o->workers, size)
+                 : status;
     if (status != TD_OK) {
         cli_refuse("--mesh: %s", td_last_error());
     }

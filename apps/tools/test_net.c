@@ -5,10 +5,7 @@
  *
  * With the settings of train_net; alone, or as one of several processes that share the images. */
 #include "apps/tools/train_net/classify.h"
-#include "apps/tools/common/ranks.h"
 #include "apps/tools/common/signals.h"
-
-#include <inttypes.h>
 
 static td_status test_net_program(train_run *r)
 {
@@ -28,7 +25,7 @@ static td_status test_net_program(train_run *r)
     }
     TD_TRY(train_check_evaluation(r, &e));
     td_printf_rank0("%s on %s: Loss %.4f  Acc@1 %.3f  Acc@%" PRId64 " %.3f  (%" PRId64 " images)\n",
-                    c->s.model.arch, r->data_name, e.loss, 100 * e.accuracy, r->recipe.top_k,
+                    c->s.model.arch, r->data_name, e.loss, 100 * e.accuracy, r->args.recipe.top_k,
                     100 * e.sums[1] / (double)e.seen, e.seen);
     return classify_report_bad(c);
 }

@@ -12,7 +12,6 @@
 #include "apps/tools/common/cli.h"
 #include "data/text/token_file.h"
 #include "data/text/tokenizer.h"
-#include "tandem.h"
 #include "tensor/clock.h"
 #include "tensor/system/temporary.h"
 
@@ -182,9 +181,7 @@ static td_status decode_file(tokenizing *z, const char *path)
     td_token_layout layout;
     TD_TRY(td_map_file(path, &map, &size));
     td_status status = td_token_layout_read(map, size, path, TD_TOKENS_AUTO, &layout);
-    if (status == TD_OK) {
-        status = decode_tokens(z, path, map, &layout);
-    }
+    status = status == TD_OK ? decode_tokens(z, path, map, &layout) : status;
     if (map != NULL) {
         munmap((void *)(uintptr_t)map, (size_t)size);
     }
@@ -244,10 +241,7 @@ int main(int argc, char **argv)
         done = z.tokenizer != NULL &&
                (z.decode ? decode : encode)(&z, rest.values, rest.count) == TD_OK;
     }
-    if (!done) {
-        fprintf(stderr, "tokenize: %s\n", td_last_error());
-    }
     free(z.used);
     td_tokenizer_free(z.tokenizer);
-    return done ? 0 : 1;
+    return done ? 0 : app_failed("tokenize");
 }

@@ -8,9 +8,6 @@
  * settings, checkpoints/ckpt_ep_NNN after each epoch, best (the model that tested best),
  * metrics.csv and a TensorBoard file. The same command goes on from the highest checkpoint. */
 #include "apps/tools/train_net/classify.h"
-#include "tensor/extend.h"
-
-#include <inttypes.h>
 
 static td_status train_net_program(train_run *r)
 {

@@ -152,7 +152,7 @@ typedef td_status (*td_ddp_on_fn)(td_ddp_part *part, td_ddp_state *s, td_ddp_eve
 
 /* The head of a part's own struct. Parts are added and removed between two steps only. */
 struct td_ddp_part {
-    td_ddp_on_fn on;                 /* NULL: it is told nothing */
+    td_ddp_on_fn on;                 /* NULL: it needs no events */
     void (*free)(td_ddp_part *part); /* with DDP's end, or by td_ddp_remove_part */
     td_ddp_part *next;
 };

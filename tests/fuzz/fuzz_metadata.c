@@ -58,10 +58,11 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     run.train = td_tensor_dataset(x, y);
     run.net = td_nn_linear(2, 2);
     run.optim = td_adam(td_parameters(run.net), .lr = 0.1);
-    run.ema = td_ema_new(run.net, .decay = 0.9);
-    run.scaler = td_scaler_new();
+    run.made.ema = td_ema_new(run.net, .decay = 0.9);
+    run.made.scaler = td_scaler_new();
     run.loader = td_loader_open(run.train, .batch_size = 4);
-    require(run.loader != NULL && run.ema != NULL && run.scaler != NULL && run.optim != NULL);
+    require(run.loader != NULL && run.made.ema != NULL && run.made.scaler != NULL &&
+            run.optim != NULL);
     td_free(x);
     td_free(y);
     file = memfd_create("checkpoint", 0);
@@ -110,7 +111,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
             td_zero_grad(run.optim);
             td_backward(td_cross_entropy(td_forward(run.net, batch.x), batch.y));
             td_optim_step(run.optim);
-            td_ema_update(run.ema);
+            td_ema_update(run.made.ema);
         }
     }
     return 0;

@@ -75,7 +75,7 @@ static const train_task task = {
 static td_tensor *half(td_module *net, const td_batch *batch, td_tensor **sums, void *user)
 {
     const train_run *r = user;
-    REQUIRE(r->recipe.label_smoothing == 0.5); /* which is not for us */
+    REQUIRE(r->args.recipe.label_smoothing == 0.5); /* which is not for us */
     td_tensor *logits = td_forward(net, batch->x);
     sums[0] = td_count_top(logits, batch->y, 5);
     return td_mul_scalar(td_cross_entropy(logits, batch->y), 0.5);
@@ -130,10 +130,12 @@ static void run(train_recipe recipe, int64_t batch, outcome *result)
     bool ranks = td_dist_is_initialized();
     train_run r = { .task = recipe.label_smoothing == 0.5 ? &measured : &task,
                     .app = "test",
-                    .args = { .epochs = EPOCHS, .batch_size = batch, .compute.recompute = "none" },
+                    .args = { .epochs = EPOCHS,
+                              .batch_size = batch,
+                              .compute.recompute = "none",
+                              .recipe = recipe },
                     .train = &data,
-                    .test = &data,
-                    .recipe = recipe };
+                    .tests.data = &data };
     r.net = job_net(JOB_MLP, 1, TD_F32);
     if (ranks) {
         r.net = td_ddp(r.net, .bucket_cap_mb = 0.001);
@@ -143,13 +145,13 @@ static void run(train_recipe recipe, int64_t batch, outcome *result)
     REQUIRE_OK(train_loop(&r));
     *result = (outcome){ .first_loss = first_loss };
     result->count = read_weights(r.net, result->values);
-    if (r.ema != NULL) {
-        result->updates = td_ema_updates(r.ema);
-        td_ema_swap(r.ema);
+    if (r.made.ema != NULL) {
+        result->updates = td_ema_updates(r.made.ema);
+        td_ema_swap(r.made.ema);
         read_weights(r.net, result->averages);
-        td_ema_swap(r.ema);
+        td_ema_swap(r.made.ema);
     }
-    td_ema_free(r.ema);
+    td_ema_free(r.made.ema);
     td_loader_close(r.loader);
     td_optim_free(r.optim);
     td_module_free(r.net);

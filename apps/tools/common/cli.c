@@ -332,3 +332,15 @@ void cli_parse_rest(int argc, char **argv, const char *description, cli_option *
     argp_parse(&argp, argc, argv, rest != NULL && rest->is_command ? ARGP_IN_ORDER : 0, NULL,
                &parse);
 }
+
+int app_failed(const char *program)
+{
+    /* In a process of td_spawn the message goes to the one that started it, which prints the cause.
+     */
+    if (getenv("TANDEM_SPAWN_ID") == NULL) {
+        fflush(stdout); /* what came before it stands before it, in one file, too */
+        fprintf(stderr, "%s: %s\n", program, td_last_error());
+    }
+    td_error_report(td_last_error()); /* for the launcher's report, if there is one */
+    return EXIT_FAILURE;
+}

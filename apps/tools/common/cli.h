@@ -94,6 +94,10 @@ typedef struct cli_rest {
 void cli_parse_rest(int argc, char **argv, const char *description, cli_option *options, int count,
                     cli_rest *rest);
 
+/* Prints the last error to stderr (a spawned process: leaves it to its parent) and returns the exit
+ * code of a failure: 1. */
+int app_failed(const char *program);
+
 /* For values that do not go together: prints what is wrong, and leaves the program with code 64. */
 _Noreturn void cli_refuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

@@ -1,17 +1,11 @@
 /* Tests a model during training: td_evaluate with the task's measure, shared by all ranks. */
-#include "apps/tools/common/ranks.h"
 #include "apps/tools/common/signals.h"
 #include "apps/tools/common/train.h"
-#include "data/inspect.h"
-#include "nn/module.h"
-
-#include <inttypes.h>
-#include <math.h>
 
 td_tensor *train_measure(td_module *net, const td_batch *batch, td_tensor **sums, void *user)
 {
     const train_run *r = user;
-    int64_t k = r->recipe.top_k;
+    int64_t k = r->args.recipe.top_k;
     if (r->task->measure != NULL) {
         return r->task->measure(net, batch, sums, user);
     }
@@ -19,7 +13,7 @@ td_tensor *train_measure(td_module *net, const td_batch *batch, td_tensor **sums
     sums[0] = td_count_top(logits, batch->y, 1);
     sums[1] = k > 0 ? td_count_top(logits, batch->y, k) : NULL;
     return td_cross_entropy(logits, batch->y,
-                            .label_smoothing = net->training ? r->recipe.label_smoothing : 0);
+                            .label_smoothing = net->training ? r->args.recipe.label_smoothing : 0);
 }
 
 /* Whether a signal asks some rank to stop, where a resumed run validates again. */
@@ -48,11 +42,10 @@ static bool batch_done(const td_evaluation *so_far, void *user)
  * depends on the number of ranks. */
 static td_status open_part(train_run *r, int64_t batch_size)
 {
-    const td_mesh *mesh = r->ranks.mesh;
-    int ranks = mesh != NULL ? td_mesh_size(mesh, "rep+dp") : td_dist_world_size();
-    int64_t length = r->test->length, fewest = length / ranks;
+    td_deal deal = train_readers(r);
+    int64_t length = r->tests.data->length, fewest = length / deal.world_size;
     bool leaves = td_leaf_count(r->net) > 0;
-    r->tests.common = leaves ? (length + batch_size - 1) / batch_size / ranks
+    r->tests.common = leaves ? (length + batch_size - 1) / batch_size / deal.world_size
                              : (fewest + batch_size - 1) / batch_size;
     if (r->tests.loader != NULL) {
         return TD_OK;
@@ -60,12 +53,10 @@ static td_status open_part(train_run *r, int64_t batch_size)
     /* A loader draws from its generator even when it does not shuffle. */
     td_generator_seed(&r->tests.generator, 0);
     bool alone = !td_dist_is_initialized();
-    td_deal deal = { .rank = mesh != NULL ? td_mesh_rank(mesh, "rep+dp") : td_dist_rank(),
-                     .world_size = ranks,
-                     .no_padding = true,
-                     .each = leaves ? batch_size : 0 };
+    deal.no_padding = true;
+    deal.each = leaves ? batch_size : 0;
     r->tests.loader =
-        td_loader_open(r->test, .batch_size = batch_size, .workers = (int)r->args.workers,
+        td_loader_open(r->tests.data, .batch_size = batch_size, .workers = (int)r->args.workers,
                        .sampler = alone ? NULL : td_distributed_sampler(.deal = deal),
                        .generator = &r->tests.generator, .streamed = r->args.compute.streamed,
                        .device = r->net->device);
@@ -103,15 +94,11 @@ td_status train_evaluate(train_run *r, int64_t batch_size, td_evaluation *e)
         return TD_OK;
     }
     TD_TRY(open_part(r, batch_size));
-    if (r->ema != NULL) {
-        td_ema_swap(r->ema);
-    }
+    notes_swap(r->made.ema);
     td_group *group = train_is_cut(r) ? td_mesh_group(r->ranks.mesh, "rep+dp") : NULL;
     *e = td_evaluate(r->net, r->tests.loader, .measure = train_measure, .batch_done = batch_done,
                      .user = r, .group = group);
-    if (r->ema != NULL) {
-        td_ema_swap(r->ema);
-    }
+    notes_swap(r->made.ema);
     close_part(r);
     bool no_numbers = e->status == TD_E_ARG && !isfinite(e->loss); /* train_check_evaluation's */
     return no_numbers ? TD_OK : e->status;

@@ -1,5 +1,6 @@
 /* Writes the hashes of a run's steps. */
 #include "apps/tools/common/hashes.h"
+#include "apps/tools/common/log.h"
 
 #include "autograd/tape.h"
 #include "nn/io/fingerprint.h"
@@ -20,22 +21,13 @@ struct hashes {
     td_status seen; /* the first failure while operations were hashed */
 };
 
-/* Bytes of the lines up to a step. A run that was killed may have left half a line at the end. */
-static long kept_bytes(const char *path, int64_t step)
+void hashes_path(const char *dir, int rank, char path[4096])
 {
-    FILE *old = fopen(path, "r");
-    char *line = NULL;
-    size_t size = 0;
-    long end = 0;
-    for (ssize_t n = 0; old != NULL && (n = getline(&line, &size, old)) > 0 &&
-                        line[n - 1] == '\n' && strtoll(line, NULL, 10) <= step;) {
-        end += n;
+    if (rank > 0) {
+        snprintf(path, 4096, "%s/hashes.rank%d.tsv", dir, rank);
+    } else {
+        snprintf(path, 4096, "%s/hashes.tsv", dir);
     }
-    free(line);
-    if (old != NULL) {
-        fclose(old);
-    }
-    return end;
 }
 
 static td_status hashes_fail(const hashes *h)
@@ -45,17 +37,13 @@ static td_status hashes_fail(const hashes *h)
 
 td_status hashes_open(const char *dir, int64_t done, hashes **out)
 {
-    char name[64] = HASHES_FILE;
     hashes *h = *out = calloc(1, sizeof *h);
     if (h == NULL) {
         return td_fail(TD_E_NOMEM, "no memory for hashes");
     }
-    if (td_dist_rank() > 0) {
-        snprintf(name, sizeof name, HASHES_FILE_OF_RANK, td_dist_rank());
-    }
     TD_TRY(td_make_folders(dir));
-    snprintf(h->path, sizeof h->path, "%s/%s", dir, name);
-    long kept = kept_bytes(h->path, done);
+    hashes_path(dir, td_dist_rank(), h->path);
+    long kept = log_kept_bytes(h->path, done);
     h->out = fopen(h->path, "a");
     bool cut = h->out != NULL && ftruncate(fileno(h->out), kept) == 0;
     return cut ? TD_OK : hashes_fail(h);

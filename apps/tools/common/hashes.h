@@ -16,10 +16,10 @@
 
 #include "tandem.h"
 
-#define HASHES_FILE "hashes.tsv"
-#define HASHES_FILE_OF_RANK "hashes.rank%d.tsv"
-
 typedef struct hashes hashes;
+
+/* The file of a rank in a run's folder. */
+void hashes_path(const char *dir, int rank, char path[4096]);
 
 /* Makes the folder if need be. A run that goes on after `done` steps keeps the lines up to there.
  * TD_E_IO, TD_E_NOMEM. */

@@ -111,69 +111,60 @@ static td_status write_event(const metrics *l, int64_t step, const double *value
 
 /* ---- metrics ---- */
 
-/* Copies the rows up to `step` of the CSV that the run before has left. A run that was killed, or
- * whose disk was full, may have left half a row at the end: that row is not copied. */
-static void keep_rows(const metrics *m, const char *old_path, int64_t step)
+long log_kept_bytes(const char *path, int64_t step)
 {
-    FILE *old = fopen(old_path, "r");
+    FILE *old = fopen(path, "r");
     char *line = NULL;
     size_t size = 0;
-    if (old == NULL) {
-        return; /* the run before kept no metrics */
-    }
-    bool header = true;
-    for (ssize_t length; (length = getline(&line, &size, old)) > 0;) {
-        if (!header && line[length - 1] == '\n' && strtoll(line, NULL, 10) <= step) {
-            fputs(line, m->csv);
-        }
-        header = false;
+    long end = 0;
+    for (ssize_t n = 0; old != NULL && (n = getline(&line, &size, old)) > 0 &&
+                        line[n - 1] == '\n' && strtoll(line, NULL, 10) <= step;) {
+        end += n;
     }
     free(line);
-    fclose(old);
+    if (old != NULL) {
+        fclose(old);
+    }
+    return end;
 }
 
-/* Copies a file, with its mode, and leaves it where it is: it may be a link. */
-static td_status copy_file(FILE *from, const char *path)
+/* Copies a file, if there is one, with its mode, and leaves it where it is: it may be a link. */
+static td_status copy_file(const char *from_path, const char *path)
 {
     char bytes[1 << 14];
     struct stat info;
-    FILE *to = fopen(path, "w");
-    if (to == NULL) {
-        return cannot_write(path);
+    FILE *from = fopen(from_path, "r"), *to = from != NULL ? fopen(path, "w") : NULL;
+    if (from == NULL) {
+        return TD_OK;
     }
-    if (fstat(fileno(from), &info) == 0) {
+    if (to != NULL && fstat(fileno(from), &info) == 0) {
         (void)fchmod(fileno(to), info.st_mode & 0777);
     }
-    for (size_t n; (n = fread(bytes, 1, sizeof bytes, from)) > 0;) {
+    for (size_t n; to != NULL && (n = fread(bytes, 1, sizeof bytes, from)) > 0;) {
         fwrite(bytes, 1, n, to);
     }
-    bool bad = ferror(from) || ferror(to);
-    bad = fclose(to) != 0 || bad;
-    return bad ? cannot_write(path) : TD_OK;
+    bool good = to != NULL && !ferror(from) && !ferror(to);
+    good = to != NULL && fclose(to) == 0 && good;
+    td_status status = good ? TD_OK : cannot_write(path);
+    fclose(from);
+    return status;
 }
 
 static td_status open_csv(metrics *m, int64_t first_step)
 {
     char old[4096 + 8];
     snprintf(old, sizeof(old), "%s.old", m->path);
-    FILE *before = fopen(m->path, "r");
-    td_status status = before != NULL ? copy_file(before, old) : TD_OK;
-    if (before != NULL) {
-        fclose(before);
-    }
-    TD_TRY(status);
-    m->csv = fopen(m->path, "w");
-    if (m->csv == NULL) {
+    TD_TRY(copy_file(m->path, old));
+    long kept = first_step > 0 ? log_kept_bytes(m->path, first_step) : 0;
+    m->csv = fopen(m->path, "a");
+    if (m->csv == NULL || ftruncate(fileno(m->csv), kept) != 0) {
         return cannot_write(m->path);
     }
-    fputs("step", m->csv);
-    for (int i = 0; i < m->count; i++) {
+    fputs(kept > 0 ? "" : "step", m->csv);
+    for (int i = 0; i < m->count && kept == 0; i++) {
         fprintf(m->csv, ",%s", m->names[i]);
     }
-    fputc('\n', m->csv);
-    if (first_step > 0 && before != NULL) {
-        keep_rows(m, old, first_step);
-    }
+    fputs(kept > 0 ? "" : "\n", m->csv);
     return fflush(m->csv) == 0 ? TD_OK : cannot_write(m->path);
 }
 
@@ -189,9 +180,7 @@ td_status metrics_open(const char *dir, const char *const *names, int count, int
     m->count = count;
     snprintf(m->path, sizeof(m->path), "%s/metrics.csv", dir);
     td_status status = open_csv(m, first_step);
-    if (status == TD_OK) {
-        status = open_events(m, dir);
-    }
+    status = status == TD_OK ? open_events(m, dir) : status;
     if (status != TD_OK) {
         metrics_close(m);
         return status;
@@ -236,6 +225,9 @@ void metrics_close(metrics *m)
 td_status check_can_save(const char *path)
 {
     char folder[4096];
+    if (path == NULL) {
+        return TD_OK;
+    }
     if (snprintf(folder, sizeof(folder), "%s", path) >= (int)sizeof(folder)) {
         return td_fail(TD_E_ARG, "the file's name is too long: %s", path);
     }

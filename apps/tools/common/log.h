@@ -21,8 +21,14 @@ td_status metrics_write(metrics *m, int64_t step, const double *values);
 
 void metrics_close(metrics *m); /* NULL is fine */
 
-/* TD_OK if a file can be made at path: its folder is there and may be written to. Asked before a
- * run, so that hours of training do not end in a checkpoint, or a picture, that has no place. */
+/* Bytes of a file's whole lines up to the last one whose number, at its beginning (none: 0), is at
+ * most `step`. A run that was killed, or whose disk was full, may have left half a line at the end.
+ */
+long log_kept_bytes(const char *path, int64_t step);
+
+/* TD_OK if a file can be made at path (NULL: none is to be made): its folder is there and may be
+ * written to. Asked before a run, so that hours of training do not end in a checkpoint, or a
+ * picture, that has no place. */
 td_status check_can_save(const char *path);
 
 #endif

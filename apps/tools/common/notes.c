@@ -90,15 +90,18 @@ td_status notes_add_model(notes *n, const model_input *input, const td_dataset *
     return TD_OK;
 }
 
-td_status notes_save_model(const notes *n, const char *path, td_module *net, td_ema *ema)
+void notes_swap(td_ema *ema)
 {
     if (ema != NULL) {
         td_ema_swap(ema);
     }
+}
+
+td_status notes_save_model(const notes *n, const char *path, td_module *net, td_ema *ema)
+{
+    notes_swap(ema);
     td_status status =
         td_checkpoint_save(path, net, .metadata = n->items, .metadata_count = n->count);
-    if (ema != NULL) {
-        td_ema_swap(ema);
-    }
+    notes_swap(ema);
     return status;
 }

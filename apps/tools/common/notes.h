@@ -47,6 +47,7 @@ td_status notes_read_classes(const char *path, const td_safetensors *file, int64
 
 /* Saves the model alone (nn/io/checkpoint.h: td_save), with these notes. ema (NULL: none): the file
  * has the averages as its weights. */
+void notes_swap(td_ema *ema); /* td_ema_swap, if there are averages */
 td_status notes_save_model(const notes *n, const char *path, td_module *net, td_ema *ema);
 
 #endif

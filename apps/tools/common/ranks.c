@@ -2,8 +2,6 @@
 #include "apps/tools/common/ranks.h"
 
 #include "tensor/system/text.h"
-#include "dist/dist.h"
-#include "dist/comm/launch/error_file.h"
 
 #include <stdint.h>
 #include <stdio.h>

@@ -11,7 +11,6 @@
 #include "nn/module.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 enum { LEAST_BLOCK = 64 << 10 }; /* bytes of a block that --memory lists by itself */
 

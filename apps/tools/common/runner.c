@@ -1,7 +1,6 @@
 /* Takes training steps eagerly, or as captured steps, and returns their results in order. */
 #include "apps/tools/common/runner.h"
 
-#include "apps/tools/common/ranks.h"
 #include "dist/graph/captured.h"
 #include "data/inspect.h"
 

@@ -2,21 +2,12 @@
 #include "apps/tools/common/train.h"
 #include "tensor/clock.h"
 
-#include "apps/tools/common/ranks.h"
 #include "apps/tools/common/signals.h"
 #include "dist/ddp/extra.h"
 #include "dist/trace.h"
 #include "nn/extra/inspect.h"
-#include "nn/module.h"
 #include "tensor/tune/tune.h"
 #include "tensor/kernels/kernel_types.h"
-#include "data/inspect.h"
-#include "tensor/extend.h"
-
-#include <inttypes.h>
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 enum { TEST_BATCH = 256 };
 
@@ -96,7 +87,7 @@ static td_status check_scale(const train_run *r, bool gives_up)
 
 int64_t train_group_size(const train_run *r)
 {
-    return r->recipe.accumulate > 0 ? r->recipe.accumulate : 1;
+    return r->args.recipe.accumulate > 0 ? r->args.recipe.accumulate : 1;
 }
 
 train_group train_group_of(const train_run *r, int64_t batch)
@@ -127,15 +118,15 @@ static td_tensor *part_of(td_tensor *loss, train_group group)
 /* After gradients beyond f16 the step is skipped: here, or in a captured step by the device. */
 void train_optimize(train_run *r)
 {
-    if (!td_scaler_unscale(r->scaler, td_parameters(r->net))) {
+    if (!td_scaler_unscale(r->made.scaler, td_parameters(r->net))) {
         return;
     }
-    if (r->recipe.clip_grad_norm > 0) {
-        td_clip_grad_norm(td_parameters(r->net), r->recipe.clip_grad_norm);
+    if (r->args.recipe.clip_grad_norm > 0) {
+        td_clip_grad_norm(td_parameters(r->net), r->args.recipe.clip_grad_norm);
     }
     td_optim_step(r->optim);
-    if (r->ema != NULL) {
-        td_ema_update(r->ema);
+    if (r->made.ema != NULL) {
+        td_ema_update(r->made.ema);
     }
 }
 
@@ -148,7 +139,7 @@ static td_status learn(void *user, td_tensor *const *inputs, td_tensor **results
     td_batch batch = { .x = inputs[0], .y = inputs[1], .size = inputs[0]->shape[0] };
     td_tensor *sums[TD_SUMS] = { NULL };
     td_loader_make(r->loader);
-    TD_TRY(train_hash_before(r, train_batches_asked(r)));
+    TD_TRY(train_hash(r, TRAIN_BEFORE));
     if (unsynced) {
         td_ddp_no_sync_begin(r->net);
     }
@@ -162,19 +153,19 @@ static td_status learn(void *user, td_tensor *const *inputs, td_tensor **results
         td_zero_grad(r->optim);
     }
     if (status == TD_OK) {
-        td_backward(td_scaler_loss(r->scaler, part_of(results[RESULT_LOSS], group)));
-        results[RESULT_OUTCOME] = r->scaler != NULL ? td_scaler_outcome(r->scaler) : NULL;
+        td_backward(td_scaler_loss(r->made.scaler, part_of(results[RESULT_LOSS], group)));
+        results[RESULT_OUTCOME] = r->made.scaler != NULL ? td_scaler_outcome(r->made.scaler) : NULL;
     }
     if (unsynced) {
         td_ddp_no_sync_end(r->net);
     }
     TD_TRY(status);
     TD_TRY(r->ranks.status);
-    TD_TRY(train_hash_gradients(r, train_batches_asked(r)));
+    TD_TRY(train_hash(r, TRAIN_GRADIENTS));
     if (group.last) {
         train_optimize(r);
     }
-    return train_hash_after(r, train_batches_asked(r));
+    return train_hash(r, TRAIN_AFTER);
 }
 
 /* ---- metrics ---- */
@@ -262,8 +253,8 @@ static td_status take_results(train_run *r)
     TD_TRY(train_sum_leaves(r, &results[RESULT_LOSS]));
     TD_TRY(train_check_loss(r, results[RESULT_LOSS]));
     TD_TRY(check_scale(r, last && results[RESULT_OUTCOME] == TD_SCALE_HOPELESS));
-    r->optim_steps += last && results[RESULT_OUTCOME] == TD_SCALE_TAKEN;
-    TD_TRY(count_step(r, results, r->targets[batch % RUNNER_DEPTH]));
+    r->so_far.optim_steps += last && results[RESULT_OUTCOME] == TD_SCALE_TAKEN;
+    TD_TRY(count_step(r, results, r->so_far.targets[batch % RUNNER_DEPTH]));
     return after_step(r, results[RESULT_LOSS]);
 }
 
@@ -283,7 +274,7 @@ static td_status one_step(train_run *r, const td_batch *batch)
     if (r->task->step_begins != NULL) {
         r->task->step_begins(r, now);
     }
-    r->targets[now % RUNNER_DEPTH] = batch->size * td_dataset_targets(r->train);
+    r->so_far.targets[now % RUNNER_DEPTH] = batch->size * td_dataset_targets(r->train);
     TD_TRY(runner_step(&r->runner, kind_of(r, train_group_of(r, now)), batch));
     TD_TRY(train_autotune_after_step(r));
     int64_t asked = train_steps_done(r) + runner_waiting(&r->runner);
@@ -314,6 +305,16 @@ static td_status run_epoch(train_run *r)
     return td_loader_status(r->loader);
 }
 
+/* Where this epoch's checkpoint goes, by --save and --save-every; "": it has none. */
+static void name_epoch(const train_run *r, char *path)
+{
+    const train_files *files = &r->args.files;
+    int64_t epoch = r->state.epoch + 1;
+    bool last = epoch == r->args.epochs && files->save_every > 0;
+    bool due = files->save != NULL && (last || train_is_due(epoch, files->save_every));
+    snprintf(path, TRAIN_PATH_BYTES, "%s", due ? files->save : "");
+}
+
 static td_status run_epochs(train_run *r)
 {
     char path[TRAIN_PATH_BYTES];
@@ -332,7 +333,7 @@ static td_status run_epochs(train_run *r)
         if (r->state.batch < td_loader_batches(r->loader)) {
             break; /* asked to stop in mid-epoch */
         }
-        path[0] = '\0';
+        name_epoch(r, path);
         r->task->epoch_done(r, td_clock() - r->clock.began, path);
         td_status tested = TD_OK;
         if (r->task->validate != NULL && !r->stop) {
@@ -389,11 +390,12 @@ static td_status prepare(train_run *r)
         bool blocks = strcmp(r->args.compute.recompute, "block") == 0;
         td_model_recompute(r->net, blocks ? TD_PART_BLOCK : TD_PART_STAGE);
     }
-    bool averages = r->recipe.ema_decay > 0;
+    bool averages = r->args.recipe.ema_decay > 0;
     bool scales = td_math_now().precision == TD_PRECISION_FP16;
-    r->ema = averages ? td_ema_new(r->net, .decay = r->recipe.ema_decay, .warmup = true) : NULL;
-    r->scaler = scales ? td_scaler_new() : NULL;
-    if ((averages && r->ema == NULL) || (scales && r->scaler == NULL)) {
+    r->made.ema =
+        averages ? td_ema_new(r->net, .decay = r->args.recipe.ema_decay, .warmup = true) : NULL;
+    r->made.scaler = scales ? td_scaler_new() : NULL;
+    if ((averages && r->made.ema == NULL) || (scales && r->made.scaler == NULL)) {
         return TD_E_NOMEM;
     }
     TD_TRY(train_begin_leaves(r));
@@ -409,7 +411,7 @@ static td_status prepare(train_run *r)
 static td_status test(train_run *r)
 {
     td_evaluation result;
-    if (r->test == NULL || r->task->tested == NULL) {
+    if (r->tests.data == NULL || r->task->tested == NULL) {
         return TD_OK;
     }
     TD_TRY(train_evaluate(r, TEST_BATCH, &result));
@@ -420,10 +422,10 @@ static td_status test(train_run *r)
 /* A run too short for the scaler to find its scale has learned nothing, unless it was resumed. */
 static td_status check_learned(const train_run *r)
 {
-    if (r->scaler == NULL || r->optim_steps > 0 || r->args.files.resume != NULL) {
+    if (r->made.scaler == NULL || r->so_far.optim_steps > 0 || r->args.files.resume != NULL) {
         return TD_OK;
     }
-    td_scaler_state now = td_scaler_now(r->scaler);
+    td_scaler_state now = td_scaler_now(r->made.scaler);
     return now.skipped == 0
                ? TD_OK
                : td_fail(TD_E_ARG,
@@ -442,7 +444,7 @@ static td_status save_model(train_run *r)
         return TD_OK;
     }
     TD_TRY(r->task->save_model != NULL ? r->task->save_model(r, path)
-                                       : notes_save_model(&r->notes, path, r->net, r->ema));
+                                       : notes_save_model(&r->notes, path, r->net, r->made.ema));
     td_printf_rank0("model saved: %s\n", path);
     return TD_OK;
 }
@@ -462,13 +464,11 @@ td_status train_loop(train_run *r)
                                   : train_has_stages(r)        ? train_learn_stages
                                                                : learn,
                           .user = r,
-                          .results = r->scaler != NULL ? RESULTS : RESULT_OUTCOME };
+                          .results = r->made.scaler != NULL ? RESULTS : RESULT_OUTCOME };
     td_status status = r->args.compute.graph ? runner_capture(&r->runner, r->args.device, r->loader,
                                                               r->args.words.graph)
                                              : TD_OK;
-    if (status == TD_OK) {
-        status = finish_saving(r, run_epochs(r));
-    }
+    status = status == TD_OK ? finish_saving(r, run_epochs(r)) : status;
     progress_end(&r->progress);
     runner_end(&r->runner);
     signals_restore();

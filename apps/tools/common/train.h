@@ -13,12 +13,19 @@
 #include "apps/tools/common/log.h"
 #include "apps/tools/common/notes.h"
 #include "apps/tools/common/progress.h"
-#include "apps/tools/common/train_args.h"
+#include "apps/tools/common/ranks.h"
 #include "apps/tools/common/runner.h"
+#include "data/inspect.h"
 #include "dist/comm/mesh.h"
-#include "nn/extra/scaler.h"
 #include "dist/leaves/leaves.h"
+#include "nn/extra/scaler.h"
+#include "nn/module.h"
 #include "tandem.h"
+#include "tensor/extend.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
 
 enum { TRAIN_PATH_BYTES = 4096 };
 
@@ -33,7 +40,7 @@ typedef struct train_task {
      * x, y and size. NULL: a classifier's, with the recipe's label_smoothing and top_k. The first
      * two sums, divided by what was seen, are an epoch's accuracy and accuracy_k. */
     td_measure measure;
-    /* Sets train, test and data_name, and prints what the run begins with. */
+    /* Sets train, tests.data and data_name, and prints what the run begins with. */
     td_status (*open)(train_run *r);
     void (*close)(train_run *r);
     void (*begins)(train_run *r);       /* NULL, or prints a heading */
@@ -41,15 +48,16 @@ typedef struct train_task {
     void (*step_begins)(train_run *r, int64_t batch); /* NULL, or sets the learning rate; batch: of
                                                        * the epoch, from 0 */
     void (*step_done)(train_run *r, double loss);     /* prints; loss: of this rank's batch */
-    /* After each epoch: prints, and says whether to save and under which name (path, of
-     * TRAIN_PATH_BYTES; it is empty before). */
+    /* After each epoch: prints, and may say under which name to save (path, of TRAIN_PATH_BYTES,
+     * which has the name of --save if a checkpoint is due, and otherwise is empty). */
     void (*epoch_done)(train_run *r, double seconds, char *path);
     /* NULL, or runs after each epoch, before it is saved. It may end early and set r->stop; the
      * epoch then is saved as one whose steps are all done, and the resumed run validates. */
     td_status (*validate)(train_run *r);
     /* Optional: called after each batch of this rank's part, with its totals so far. */
     void (*batch_tested)(train_run *r, const td_evaluation *so_far, int64_t batches);
-    /* Where a checkpoint goes that is written in mid-epoch. */
+    /* Where a checkpoint goes that is written in mid-epoch. NULL: the file of --save or --resume,
+     * or APP.safetensors. */
     void (*latest)(const train_run *r, char *path);
     void (*saved)(train_run *r, const char *path, bool at_epoch); /* says so; on rank 0 */
     /* NULL, or writes what --save-model asks for; otherwise that is the model alone. */
@@ -78,19 +86,10 @@ typedef struct train_state {
 /* Starts an epoch: clears the sums; the best stays. */
 void train_epoch_begin(train_state *state, int64_t epoch);
 
-/* Options of a step. All zero: the tutorial's plain step. */
-typedef struct train_recipe {
-    int64_t accumulate;     /* batches whose mean gradient, over their samples, makes one step of
-                               the optimizer; 0: 1. The last step of an epoch has the rest */
-    double label_smoothing; /* of the cross-entropy */
-    double clip_grad_norm;  /* gradients are shortened to this norm; 0: not */
-    int64_t top_k;          /* the second accuracy; 0: not counted */
-    double ema_decay;       /* of averaged weights; 0: none */
-} train_recipe;
-
 /* Tests of a model (evaluate.c). */
 typedef struct train_tests {
-    td_loader *loader; /* kept if its images lie on a GPU */
+    const td_dataset *data; /* the task's; NULL: none */
+    td_loader *loader;      /* kept if its images lie on a GPU */
     td_generator generator;
     int64_t common; /* batches that every rank has */
 } train_tests;
@@ -130,26 +129,25 @@ struct train_run {
     const train_task *task;
     const char *app; /* the program's name, for messages */
     train_args args;
-    char data_name[128];            /* "cifar10, 50000 images": what a checkpoint was trained on */
-    const td_dataset *train, *test; /* the task's */
+    char data_name[128];     /* "cifar10, 50000 images": what a checkpoint was trained on */
+    const td_dataset *train; /* the task's */
     train_tests tests;
     td_module *net; /* these three are made by the program, ended by train_end */
     td_optim *optim;
     td_loader *loader;
     train_together ranks;
-    train_recipe recipe;
-    td_ema *ema;         /* made by train_loop if the recipe has one */
-    td_scaler *scaler;   /* made by train_loop under --precision fp16 */
-    int64_t optim_steps; /* taken since the program began */
+    struct {               /* made by train_loop */
+        td_ema *ema;       /* if the recipe has one */
+        td_scaler *scaler; /* under --precision fp16 */
+    } made;
     runner runner;
-    int64_t targets[RUNNER_DEPTH]; /* of the latest batches, by their number in the epoch */
-    struct {
-        bool now;    /* what --autotune chooses is chosen */
-        bool before; /* the checkpoint has choices */
-    } tuned;
-    notes notes;      /* of the model, for checkpoints; the task's open adds them, if any */
-    bool drop_last;   /* train_loader leaves out a last batch that is not full */
-    bool fresh_optim; /* a resumed run takes the weights, and not the optimizer's state */
+    struct {                           /* since the program began */
+        int64_t optim_steps;           /* taken */
+        int64_t targets[RUNNER_DEPTH]; /* of the latest batches, by their number in the epoch */
+        bool tuned;                    /* what --autotune chooses is chosen */
+        bool tuned_before;             /* the checkpoint has choices */
+    } so_far;
+    notes notes; /* of the model, for checkpoints; the task's open adds them, if any */
 
     train_state state;
     struct {
@@ -187,10 +185,10 @@ typedef td_status (*train_program)(train_run *r);
 /* Runs the program in this process: alone, or, if the environment says that it is one of several,
  * between joining the others and leaving them. Returns the exit code. */
 int train_main(train_run *r, train_program program);
-/* Starts `ranks` processes here that call rank_main with the program's job, and returns the exit
- * code: 128 + a signal that stopped them all. */
-int train_spawn(const train_run *r, int (*rank_main)(int local_rank, void *job), void *job,
-                int64_t ranks);
+/* The same in `ranks` processes that are started here; 0: in this one, or, where leaves, slices or
+ * micro-batches need one of several, in a single one that is started. Returns the exit code: 128 +
+ * a signal that stopped them all. */
+int train_start(train_run *r, train_program program, int64_t ranks);
 
 /* ---- for tasks ---- */
 
@@ -225,11 +223,11 @@ typedef enum train_metric {
 /* Logs a test, on rank 0. */
 td_status train_log_test(const train_run *r, const td_evaluation *e);
 
-/* td_evaluate of r->net on r->test (evaluate.c) with the task's measure and, if there are averaged
- * weights, with those. It draws nothing from the default generator, so training goes on as if it
- * had not been. If the task validates, a signal sets r->stop on all ranks and ends the test, as a
- * resumed run validates again. Always with the same batch size. Numbers that are not finite are no
- * failure yet. */
+/* td_evaluate of r->net on r->tests.data (evaluate.c) with the task's measure and, if there are
+ * averaged weights, with those. It draws nothing from the default generator, so training goes on as
+ * if it had not been. If the task validates, a signal sets r->stop on all ranks and ends the test,
+ * as a resumed run validates again. Always with the same batch size. Numbers that are not finite
+ * are no failure yet. */
 td_status train_evaluate(train_run *r, int64_t batch_size, td_evaluation *result);
 /* TD_E_ARG unless the numbers are those of at least one target, and finite. */
 td_status train_check_evaluation(const train_run *r, const td_evaluation *e);
@@ -290,9 +288,9 @@ int train_copies(const train_run *r);  /* processes that hold one model together
 /* A step as a runner takes it: of a pipeline. */
 td_status train_learn_stages(void *user, td_tensor *const *inputs, td_tensor **results);
 
-/* --leaves (train_leaves.c). What shares a step: its leaves, otherwise the processes that read
- * different data. */
-int64_t train_world(const train_run *r);
+/* --leaves (train_leaves.c). The processes that read different data, as ranks of a deal. */
+td_deal train_readers(const train_run *r);
+int64_t train_world(const train_run *r); /* what shares a step: its leaves, otherwise the readers */
 td_status train_check_leaves(const train_run *r);
 /* This process's share of the samples; with r->net made. A batch has the option's batch size, or
  * that for each of .parts leaves. */
@@ -339,12 +337,11 @@ td_status train_show_summary(const train_run *r); /* --summary */
 /* Closes the trace; on rank 0 writes the page. */
 td_status train_report_end(const train_run *r);
 
-/* --hash-every (train_hash.c): before a batch of the epoch (from 0), after its backward, and after
- * the optimizer's step. They do nothing in steps that are not hashed. */
+/* --hash-every (train_hash.c): before the next batch, after its backward, and after the optimizer's
+ * step. train_hash does nothing in steps that are not hashed. */
+typedef enum train_moment { TRAIN_BEFORE, TRAIN_GRADIENTS, TRAIN_AFTER } train_moment;
 td_status train_hash_open(train_run *r);
-td_status train_hash_before(train_run *r, int64_t batch);
-td_status train_hash_gradients(train_run *r, int64_t batch);
-td_status train_hash_after(train_run *r, int64_t batch);
+td_status train_hash(train_run *r, train_moment moment);
 /* The run's last line: runs that end alike have one fingerprint, on any number of ranks. All ranks
  * call it. */
 td_status train_print_fingerprint(const train_run *r);

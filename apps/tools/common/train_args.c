@@ -1,7 +1,6 @@
 /* The options that training programs share: their table, checks and effects. */
 #include "apps/tools/common/train_args.h"
 
-#include "dist/dist.h"
 #include "dist/leaves/leaves.h"
 #include "dist/comm/launch/error_file.h"
 #include "tensor/tune/tune.h"
@@ -267,16 +266,4 @@ int64_t train_default_workers(void)
 {
     int cpus = td_count_cpus();
     return cpus < 4 ? cpus : 4;
-}
-
-int app_failed(const char *program)
-{
-    /* In a process of td_spawn the message goes to the one that started it, which prints the cause.
-     */
-    if (getenv("TANDEM_SPAWN_ID") == NULL) {
-        fflush(stdout); /* what came before it stands before it, in one file, too */
-        fprintf(stderr, "%s: %s\n", program, td_last_error());
-    }
-    td_error_report(td_last_error()); /* for the launcher's report, if there is one */
-    return EXIT_FAILURE;
 }

@@ -25,7 +25,8 @@ typedef struct train_files {
     const char *save, *save_model, *resume, *log_dir, *trace;
     int64_t save_every, save_every_steps, hash_every;
     bool save_async, auto_resume;
-    const char *report;                                /* the page; NULL: none */
+    bool fresh_optim;   /* a resumed run takes the weights, and not the optimizer's state */
+    const char *report; /* the page; NULL: none */
     char report_folder[1024], report_trace[1024 + 16]; /* where --report puts what it is made of */
 } train_files;
 
@@ -42,6 +43,17 @@ typedef struct train_ranks {
     const char *schedule;  /* td_pipeline_options.schedule */
 } train_ranks;
 
+/* Options of a step. All zero: the tutorial's plain step. */
+typedef struct train_recipe {
+    int64_t accumulate;     /* batches whose mean gradient, over their samples, makes one step of
+                               the optimizer; 0: 1. The last step of an epoch has the rest */
+    double label_smoothing; /* of the cross-entropy */
+    double clip_grad_norm;  /* gradients are shortened to this norm; 0: not */
+    int64_t top_k;          /* the second accuracy; 0: not counted */
+    double ema_decay;       /* of averaged weights; 0: none */
+    bool drop_last;         /* a last batch that is not full is skipped */
+} train_recipe;
+
 typedef struct train_args {
     const char *data;
     int64_t epochs, batch_size, seed, workers;
@@ -49,6 +61,7 @@ typedef struct train_args {
     train_compute compute;
     train_files files;
     train_ranks ranks;
+    train_recipe recipe;
     bool summary;
     reports reports;
     td_device device; /* compute.device_name, read by train_args_apply */
@@ -103,9 +116,5 @@ const char *train_args_arithmetic(void);
 
 /* 4 loader threads, but no more than there are CPUs. */
 int64_t train_default_workers(void);
-
-/* Prints the last error to stderr (a spawned process: leaves it to its parent) and returns the exit
- * code of a failure: 1. */
-int app_failed(const char *program);
 
 #endif

@@ -1,17 +1,13 @@
 /* Autotuning during training: what is printed, and choices kept in checkpoints. */
 #include "apps/tools/common/train.h"
 #include "dist/graph/captured.h"
-#include "nn/io/safetensors.h"
-#include "tensor/extend.h"
-
-#include <string.h>
 
 static void tell(train_run *r, const td_autotune_stats *f)
 {
-    if (f->chosen == 0 && r->tuned.before) {
+    if (f->chosen == 0 && r->so_far.tuned_before) {
         return; /* a checkpoint's hold */
     }
-    if (r->tuned.before) {
+    if (r->so_far.tuned_before) {
         progress_print(&r->progress, "autotune: the checkpoint's choices are for other shapes or "
                                      "another device; they are made again");
     }
@@ -34,10 +30,10 @@ static void tell(train_run *r, const td_autotune_stats *f)
 td_status train_autotune_after_step(train_run *r)
 {
     td_autotune_stats stats;
-    if (!r->args.compute.autotune || r->tuned.now) {
+    if (!r->args.compute.autotune || r->so_far.tuned) {
         return TD_OK;
     }
-    r->tuned.now = true;
+    r->so_far.tuned = true;
     TD_TRY(td_autotune_agree(NULL, &stats));
     tell(r, &stats);
     return TD_OK;
@@ -64,7 +60,7 @@ td_status train_autotune_resume(train_run *r)
         text = NULL;
     }
     td_status status = text != NULL ? td_autotune_take(text, strlen(text)) : TD_OK;
-    r->tuned.before = text != NULL && status == TD_OK;
+    r->so_far.tuned_before = text != NULL && status == TD_OK;
     td_safetensors_close(file);
     return status == TD_OK ? TD_OK : td_fail_context(status, "%s: its 'autotune'", path);
 }

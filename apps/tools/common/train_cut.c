@@ -1,10 +1,7 @@
 /* --mesh pp=, tp=: a model that several processes hold together, each some stages of it, and in
  * these some slices of each matrix. */
-#include "apps/tools/common/ranks.h"
 #include "apps/tools/common/train.h"
-#include "data/inspect.h"
 #include "dist/pipeline/pipeline.h"
-#include "tensor/extend.h"
 
 void train_cut_options(train_args *args)
 {

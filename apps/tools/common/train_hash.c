@@ -1,28 +1,12 @@
 /* --hash-every, and the fingerprint that a run ends with. */
-#include "apps/tools/common/ranks.h"
 #include "apps/tools/common/train.h"
 #include "nn/io/fingerprint.h"
-#include "tensor/extend.h"
-
-#include <inttypes.h>
 
 /* Steps of the optimizer in the whole run before that of a batch of this epoch. */
 static int64_t steps_before(const train_run *r, int64_t batch)
 {
     int64_t size = train_group_size(r), each = (td_loader_batches(r->loader) + size - 1) / size;
     return r->state.epoch * each + batch / size;
-}
-
-/* The step that a batch is part of, from 1; 0: it is not hashed. */
-static int64_t hashed_step(const train_run *r, int64_t batch)
-{
-    int64_t step = steps_before(r, batch) + 1;
-    return train_is_due(step, r->args.files.hash_every) ? step : 0;
-}
-
-static bool ends_step(const train_run *r, int64_t batch)
-{
-    return (batch + 1) % train_group_size(r) == 0 || batch + 1 == td_loader_batches(r->loader);
 }
 
 td_status train_hash_open(train_run *r)
@@ -39,25 +23,19 @@ td_status train_hash_open(train_run *r)
     return hashes_open(r->args.files.log_dir, steps_before(r, r->state.batch), &r->log.hashes);
 }
 
-td_status train_hash_before(train_run *r, int64_t batch)
+td_status train_hash(train_run *r, train_moment moment)
 {
-    int64_t step = hashed_step(r, batch);
+    int64_t batch = train_batches_asked(r), size = train_group_size(r);
+    int64_t step = steps_before(r, batch) + 1;
+    bool first = batch % size == 0;
+    bool last = (batch + 1) % size == 0 || batch + 1 == td_loader_batches(r->loader);
+    if (!train_is_due(step, r->args.files.hash_every) || !(moment == TRAIN_BEFORE ? first : last)) {
+        return TD_OK;
+    }
     td_checkpoint_options state = train_contents(r, "");
-    bool begins = step > 0 && batch % train_group_size(r) == 0;
-    return begins ? hashes_before(r->log.hashes, step, &state) : TD_OK;
-}
-
-td_status train_hash_gradients(train_run *r, int64_t batch)
-{
-    bool ends = hashed_step(r, batch) > 0 && ends_step(r, batch);
-    return ends ? hashes_gradients(r->log.hashes, td_parameters(r->net)) : TD_OK;
-}
-
-td_status train_hash_after(train_run *r, int64_t batch)
-{
-    td_checkpoint_options state = train_contents(r, "");
-    bool ends = hashed_step(r, batch) > 0 && ends_step(r, batch);
-    return ends ? hashes_after(r->log.hashes, &state) : TD_OK;
+    return moment == TRAIN_BEFORE      ? hashes_before(r->log.hashes, step, &state)
+           : moment == TRAIN_GRADIENTS ? hashes_gradients(r->log.hashes, td_parameters(r->net))
+                                       : hashes_after(r->log.hashes, &state);
 }
 
 td_status train_print_fingerprint(const train_run *r)

@@ -1,12 +1,7 @@
 /* The option --comm-hook: reads it, and describes it. */
 #include "apps/tools/common/train.h"
 
-#include "apps/tools/common/ranks.h"
 #include "dist/ddp/codec.h"
-
-#include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { PLAIN_STEPS = 1000, MOST_RANK = 1024, MOST_STEPS = 1000000000 };
 static const char powersgd[] = "powersgd";
@@ -15,27 +10,25 @@ static const char powersgd[] = "powersgd";
 
 bool train_hook_read(const char *text, train_hook *read)
 {
-    static const char *const hooks[] = { "none", "bf16", "fp16", powersgd };
-    enum { NONE = 0, POWERSGD = 3 };
+    static const char *const plain[] = { "none", "bf16", "fp16" };
     char copy[64], why[128], *rest = copy;
-    int64_t rank = 1, start = PLAIN_STEPS;
-    int hook = POWERSGD;
+    train_hook hook = { .name = powersgd };
+    int64_t rank = 1;
+    for (int i = 0; i < 3; i++) {
+        if (strcmp(text, plain[i]) == 0) {
+            *read = (train_hook){ .name = i > 0 ? plain[i] : NULL };
+            return true;
+        }
+    }
     snprintf(copy, sizeof copy, "%s", text);
-    const char *name = strsep(&rest, ":");
-    const char *rank_text = strsep(&rest, ":"), *start_text = strsep(&rest, ":");
-    while (hook >= NONE && strcmp(name, hooks[hook]) != 0) {
-        hook--;
-    }
-    bool plain = hook >= NONE && hook != POWERSGD && rank_text == NULL;
-    bool fits =
-        strlen(text) < sizeof copy && rest == NULL && (plain || hook == POWERSGD) &&
-        (rank_text == NULL || cli_read_int(rank_text, 1, MOST_RANK, &rank, why, sizeof why)) &&
-        (start_text == NULL || cli_read_int(start_text, 1, MOST_STEPS, &start, why, sizeof why));
-    if (fits) {
-        read->name = hook != NONE ? hooks[hook] : NULL;
-        read->rank = plain ? 0 : (int)rank;
-        read->start = plain ? 0 : start;
-    }
+    const char *name = strsep(&rest, ":"), *of_rank = strsep(&rest, ":"),
+               *start = strsep(&rest, ":");
+    hook.start = PLAIN_STEPS;
+    bool fits = strlen(text) < sizeof copy && rest == NULL && strcmp(name, powersgd) == 0 &&
+                (of_rank == NULL || cli_read_int(of_rank, 1, MOST_RANK, &rank, why, sizeof why)) &&
+                (start == NULL || cli_read_int(start, 1, MOST_STEPS, &hook.start, why, sizeof why));
+    hook.rank = (int)rank;
+    *read = fits ? hook : *read;
     return fits;
 }
 

@@ -1,20 +1,20 @@
 /* --leaves: a step is a fixed number of leaves, whatever the number of processes. */
-#include "apps/tools/common/ranks.h"
 #include "apps/tools/common/train.h"
-#include "data/inspect.h"
 #include "nn/extra/inspect.h"
-#include "tensor/extend.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
+
+td_deal train_readers(const train_run *r)
+{
+    const td_mesh *mesh = r->ranks.mesh; /* test_net has none */
+    return mesh != NULL ? (td_deal){ .rank = td_mesh_rank(mesh, "rep+dp"),
+                                     .world_size = td_mesh_size(mesh, "rep+dp") }
+                        : (td_deal){ .rank = td_dist_rank(), .world_size = td_dist_world_size() };
+}
 
 int64_t train_world(const train_run *r)
 {
-    const td_mesh *mesh = r->ranks.mesh;
-    return r->args.ranks.leaves > 0 ? r->args.ranks.leaves
-           : mesh != NULL           ? td_mesh_size(mesh, "rep+dp")
-                                    : td_dist_world_size();
+    return r->args.ranks.leaves > 0 ? r->args.ranks.leaves : train_readers(r).world_size;
 }
 
 td_status train_check_leaves(const train_run *r)
@@ -31,11 +31,11 @@ td_status train_check_leaves(const train_run *r)
         return td_fail(TD_E_ARG, "--leaves, and --graph: the gradients of leaves are written to "
                                  "other memory in turn, which no graph can record");
     }
-    if (r->recipe.accumulate > 1) {
+    if (r->args.recipe.accumulate > 1) {
         return td_fail(TD_E_ARG,
                        "--leaves, and a step of %" PRId64 " batches: leaves are the batches of a "
                        "step; give more leaves instead",
-                       r->recipe.accumulate);
+                       r->args.recipe.accumulate);
     }
     return !hook ? TD_OK
                  : td_fail(TD_E_ARG,
@@ -46,12 +46,7 @@ td_status train_check_leaves(const train_run *r)
 
 td_deal train_deal(const train_run *r)
 {
-    const td_mesh *mesh = r->ranks.mesh;
-    int ranks = mesh != NULL ? td_mesh_size(mesh, "rep+dp") : 1;
-    return td_leaf_count(r->net) > 0
-               ? td_leaf_deal(r->net, r->args.batch_size)
-               : (td_deal){ .rank = ranks > 1 ? td_mesh_rank(mesh, "rep+dp") : 0,
-                            .world_size = ranks };
+    return td_leaf_count(r->net) > 0 ? td_leaf_deal(r->net, r->args.batch_size) : train_readers(r);
 }
 
 td_status train_begin_leaves(train_run *r)
@@ -76,7 +71,7 @@ td_status train_learn_leaves(void *user, td_tensor *const *inputs, td_tensor **r
     train_run *r = user;
     td_batch all = { .x = inputs[0], .y = inputs[1], .size = inputs[0]->shape[0] };
     double *losses = r->ranks.leaves.loss, totals[TRAIN_SUMS] = { 0 };
-    int64_t *targets = &r->targets[r->state.batch % RUNNER_DEPTH];
+    int64_t *targets = &r->so_far.targets[r->state.batch % RUNNER_DEPTH];
     memset(losses, 0, (size_t)td_leaf_count(r->net) * sizeof *losses);
     *targets = 0;
     for (int leaf; (leaf = td_leaf_next(r->net)) >= 0;) {
@@ -85,7 +80,7 @@ td_status train_learn_leaves(void *user, td_tensor *const *inputs, td_tensor **r
         td_tensor *loss = train_measure(r->net, &batch, sums, r);
         double value = td_item(loss);
         TD_TRY(train_check_loss(r, value));
-        td_backward(td_scaler_loss(r->scaler, loss));
+        td_backward(td_scaler_loss(r->made.scaler, loss));
         TD_TRY(r->ranks.status);
         for (int i = 0; i < TRAIN_SUMS && td_leaf_counts(r->net); i++) {
             totals[i] += sums[i] != NULL ? td_item(sums[i]) : 0.0;
@@ -98,7 +93,7 @@ td_status train_learn_leaves(void *user, td_tensor *const *inputs, td_tensor **r
     for (int i = 0; i < TRAIN_SUMS; i++) {
         results[RESULT_SUMS + i] = train_number(totals[i]);
     }
-    results[RESULT_OUTCOME] = r->scaler != NULL ? td_scaler_outcome(r->scaler) : NULL;
+    results[RESULT_OUTCOME] = r->made.scaler != NULL ? td_scaler_outcome(r->made.scaler) : NULL;
     train_optimize(r);
     return TD_OK;
 }

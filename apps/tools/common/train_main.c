@@ -1,10 +1,7 @@
 /* How a program that trains begins and ends. */
-#include "apps/tools/common/log.h"
-#include "apps/tools/common/ranks.h"
 #include "apps/tools/common/signals.h"
 #include "apps/tools/common/train.h"
 #include "dist/ddp/codec.h"
-#include "dist/leaves/leaves.h"
 #include "dist/trace.h"
 
 #include <stdlib.h>
@@ -26,9 +23,8 @@ td_status train_begin(train_run *r)
     if (r->args.files.trace != NULL) {
         TD_TRY(td_trace_open(r->args.files.trace));
     }
-    if (r->args.files.save_model != NULL) {
-        TD_TRY(check_can_save(r->args.files.save_model));
-    }
+    TD_TRY(check_can_save(r->args.files.save));
+    TD_TRY(check_can_save(r->args.files.save_model));
     TD_TRY(r->task->open(r));
     TD_TRY(ranks_agree("training data", r->data_name));
     return ranks_agree("classes", r->notes.classes != NULL ? r->notes.classes : "none");
@@ -59,7 +55,7 @@ td_loader *train_loader(train_run *r, td_sampler *sampler)
 {
     int64_t parts = td_leaf_count(r->net) > 0 ? train_deal(r).parts : 1;
     return td_loader_open(r->train, .batch_size = r->args.batch_size * parts, .shuffle = true,
-                          .sampler = sampler, .drop_last = r->drop_last,
+                          .sampler = sampler, .drop_last = r->args.recipe.drop_last,
                           .workers = (int)r->args.workers, .streamed = r->args.compute.streamed,
                           .device = r->args.device);
 }
@@ -70,8 +66,8 @@ static void end(train_run *r)
     hashes_close(r->log.hashes);
     td_loader_close(r->loader);
     td_loader_close(r->tests.loader);
-    td_ema_free(r->ema);
-    td_scaler_free(r->scaler);
+    td_ema_free(r->made.ema);
+    td_scaler_free(r->made.scaler);
     td_optim_free(r->optim);
     td_module_free(r->net);
     td_mesh_free(r->ranks.mesh);
@@ -85,9 +81,7 @@ int train_main(train_run *r, train_program program)
     bool several = td_dist_is_launched();
     td_status status =
         several ? td_dist_init(.timeout = r->args.ranks.timeout) : TD_OK; /* all wait */
-    if (status == TD_OK) {
-        status = program(r);
-    }
+    status = status == TD_OK ? program(r) : status;
     int code = status != TD_OK ? app_failed(r->app) : r->stop ? stop_exit_code() : 0;
     if (reports_end(&r->args.reports, r->net, r->optim) != TD_OK) {
         int failed = app_failed(r->app);
@@ -100,10 +94,28 @@ int train_main(train_run *r, train_program program)
     return code;
 }
 
-int train_spawn(const train_run *r, int (*rank_main)(int local_rank, void *job), void *job,
-                int64_t ranks)
+/* What a started process runs. */
+typedef struct started {
+    train_run *run;
+    train_program program;
+} started;
+
+static int started_main(int local_rank, void *job)
 {
-    int signal;
-    td_status status = td_spawn(rank_main, job, (int)ranks, .stopped_by = &signal);
+    (void)local_rank;
+    const started *s = job;
+    return train_main(s->run, s->program);
+}
+
+int train_start(train_run *r, train_program program, int64_t ranks)
+{
+    const train_ranks *how = &r->args.ranks;
+    bool together = how->leaves + how->slices + how->micro > 0 && !td_dist_is_launched();
+    int signal, count = (int)(ranks == 0 ? together : ranks);
+    if (count == 0) {
+        return train_main(r, program);
+    }
+    td_status status =
+        td_spawn(started_main, &(started){ r, program }, count, .stopped_by = &signal);
     return signal != 0 ? 128 + signal : status != TD_OK ? app_failed(r->app) : 0;
 }

@@ -1,19 +1,14 @@
 /* --report: what a page about the run is made of (settings, metrics, a trace), and the page at the
  * end. */
-#include "apps/tools/common/ranks.h"
 #include "apps/tools/common/train.h"
 #include "apps/tools/report/report.h"
 #include "dist/trace.h"
 #include "nn/extra/inspect.h"
-#include "nn/module.h"
 #include "tensor/storage.h"
 #include "tensor/system/folders.h"
 #include "tensor/system/number.h"
 
 #include <errno.h>
-#include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
 
 void train_report_options(train_args *args)
 {

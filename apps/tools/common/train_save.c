@@ -1,22 +1,13 @@
 /* When and what a training run saves. */
 #include "apps/tools/common/train.h"
 
-#include "apps/tools/common/ranks.h"
-#include "data/inspect.h"
-#include "nn/io/safetensors.h"
-#include "tensor/extend.h"
 #include "tensor/tune/tune.h"
 #include "tensor/kernels/kernels.h"
 #include "tensor/system/number.h"
-#include "nn/module.h"
 
 #include <ctype.h>
 #include <float.h>
-#include <inttypes.h>
-#include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 void train_epoch_begin(train_state *state, int64_t epoch)
@@ -81,8 +72,8 @@ td_checkpoint_options train_contents(const train_run *r, const char *path)
     return (td_checkpoint_options){ .path = path,
                                     .model = r->net,
                                     .optim = r->optim,
-                                    .ema = r->ema,
-                                    .scaler = r->scaler,
+                                    .ema = r->made.ema,
+                                    .scaler = r->made.scaler,
                                     .loader = r->loader,
                                     .with_random = true };
 }
@@ -152,17 +143,29 @@ static td_status save_and_tell(train_run *r, const char *path, bool at_epoch)
     return TD_OK;
 }
 
+static void latest_path(const train_run *r, char *path)
+{
+    const train_files *files = &r->args.files;
+    const char *named = files->save != NULL ? files->save : files->resume;
+    if (r->task->latest != NULL) {
+        r->task->latest(r, path);
+    } else {
+        snprintf(path, TRAIN_PATH_BYTES, "%s%s", named != NULL ? named : r->app,
+                 named != NULL ? "" : ".safetensors");
+    }
+}
+
 td_status train_save_latest(train_run *r)
 {
     char path[TRAIN_PATH_BYTES];
-    r->task->latest(r, path);
+    latest_path(r, path);
     return save_and_tell(r, path, false);
 }
 
 td_status train_save_epoch(train_run *r, const char *path)
 {
     char latest[TRAIN_PATH_BYTES];
-    r->task->latest(r, latest);
+    latest_path(r, latest);
     if (path[0] != '\0') {
         TD_TRY(save_and_tell(r, path, true));
     }
@@ -175,7 +178,7 @@ td_status train_save_epoch(train_run *r, const char *path)
 td_status train_save_interrupted(train_run *r)
 {
     char path[TRAIN_PATH_BYTES];
-    r->task->latest(r, path);
+    latest_path(r, path);
     TD_TRY(train_save_finish(r));
     TD_TRY(save(r, path, NULL));
     progress_end(&r->progress); /* the message has a line of its own */
@@ -322,7 +325,7 @@ td_status train_look_at(const char *path)
 td_status train_find_latest(train_run *r)
 {
     static char path[TRAIN_PATH_BYTES]; /* args.files.resume points to it */
-    r->task->latest(r, path);
+    latest_path(r, path);
     if (!r->args.files.auto_resume || r->args.files.resume != NULL || access(path, F_OK) != 0) {
         return TD_OK;
     }
@@ -383,7 +386,7 @@ td_status train_resume(train_run *r)
     if (r->args.files.resume == NULL) {
         return TD_OK;
     }
-    checkpoint.optim = r->fresh_optim ? NULL : r->optim;
+    checkpoint.optim = r->args.files.fresh_optim ? NULL : r->optim;
     train_hook_resume(r);
     TD_TRY(train_save_load(r, checkpoint));
     TD_TRY(train_autotune_resume(r));

@@ -1,10 +1,6 @@
 /* --shard: what several processes share instead of each keeping all of it. --wire: how it travels.
  * --offload: where they keep it. --mesh: how they are arranged. */
-#include "apps/tools/common/ranks.h"
 #include "apps/tools/common/train.h"
-
-#include <stdio.h>
-#include <string.h>
 
 static const char *const words[] = { "none", "optimizer", "gradients", "parameters" };
 

@@ -1,12 +1,7 @@
 /* LoRA: adapters for the model of --init or --model, saved alone, and merged into it. */
-#include "apps/tools/common/ranks.h"
 #include "apps/tools/gpt/gpt_run.h"
 #include "autograd/tape.h"
 #include "nn/extra/lora.h"
-#include "tensor/extend.h"
-
-#include <inttypes.h>
-#include <stdio.h>
 
 static bool gpt_adapts(const gpt_run *g)
 {
@@ -44,12 +39,10 @@ td_status gpt_save_model(train_run *r, const char *path)
 {
     gpt_run *g = (gpt_run *)r;
     if (!gpt_adapts(g)) {
-        return notes_save_model(&r->notes, path, r->net, r->ema);
+        return notes_save_model(&r->notes, path, r->net, r->made.ema);
     }
     td_status status = td_unshard(r->net); /* all ranks that have a part are here */
-    if (status == TD_OK && ranks_first()) {
-        status = td_lora_save(path, g->gpt);
-    }
+    status = status == TD_OK && ranks_first() ? td_lora_save(path, g->gpt) : status;
     td_reshard(r->net);
     return status;
 }

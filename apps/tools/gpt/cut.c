@@ -1,8 +1,5 @@
 /* A GPT in slices: which matrices are cut, and along which dimension. */
 #include "apps/tools/gpt/gpt_run.h"
-#include "tensor/extend.h"
-
-#include <inttypes.h>
 
 static td_status gpt_check_cut(const gpt_run *g, const td_gpt_options *o)
 {

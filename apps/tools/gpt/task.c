@@ -1,18 +1,10 @@
 /* What is special about training a GPT: windows of tokens as data, a loss that the model computes,
  * a learning rate for each step, samples, and a validation after each epoch. */
-#include "apps/tools/common/log.h"
-#include "apps/tools/common/ranks.h"
 #include "apps/tools/gpt/gpt_run.h"
-#include "data/inspect.h"
 #include "nn/models/files/gpt_files.h"
 #include "nn/models/gpt_internal.h"
-#include "tensor/extend.h"
 
-#include <inttypes.h>
-#include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { MOST_FILES = 256, BYTES = 256 /* tokens of a text that is not tokenized */ };
 
@@ -119,10 +111,7 @@ static td_status gpt_open_data(train_run *r)
         return td_fail(TD_E_ARG, "--save-best needs a validation: --validation FILE, or a "
                                  "--val-fraction above 0");
     }
-    const char *places[] = { r->args.files.save, g->save_best };
-    for (int i = 0; i < 2; i++) {
-        TD_TRY(places[i] != NULL ? check_can_save(places[i]) : TD_OK);
-    }
+    TD_TRY(check_can_save(g->save_best));
     int64_t tokens = 0;
     TD_TRY(gpt_find_tokens(g, &tokens));
     g->gpt = r->net = gpt_make(g, tokens);
@@ -138,7 +127,7 @@ static td_status gpt_open_data(train_run *r)
     }
     TD_TRY(gpt_open_windows(g, model));
     r->train = g->train;
-    r->test = g->val;
+    r->tests.data = g->val;
     snprintf(r->data_name, sizeof r->data_name,
              "%" PRId64 " windows of %" PRId64 " tokens of %" PRId64, g->train->length,
              model.context, model.vocabulary);
@@ -225,15 +214,10 @@ static void gpt_step_done(train_run *r, double loss)
 
 static void gpt_epoch_done(train_run *r, double seconds, char *path)
 {
-    const train_files *files = &r->args.files;
-    int64_t epoch = r->state.epoch + 1;
+    (void)path;
     progress_print(&r->progress, "epoch %" PRId64 "/%" PRId64 "  loss %.4f  %.1f s  %.0f tokens/s",
-                   epoch, r->args.epochs, train_epoch_loss(r), seconds,
+                   r->state.epoch + 1, r->args.epochs, train_epoch_loss(r), seconds,
                    (double)(r->state.seen - r->clock.seen_before) / seconds);
-    bool last = epoch == r->args.epochs && files->save_every > 0;
-    if (files->save != NULL && (last || train_is_due(epoch, files->save_every))) {
-        snprintf(path, TRAIN_PATH_BYTES, "%s", files->save);
-    }
 }
 
 /* The best so far is kept as a mean probability of the right token, exp(-loss): larger is better.
@@ -262,15 +246,6 @@ static td_status gpt_validate(train_run *r)
     return now > before && g->save_best != NULL && train_saves_model(r)
                ? gpt_save_model(r, g->save_best)
                : TD_OK;
-}
-
-static void gpt_latest(const train_run *r, char *path)
-{
-    const train_files *files = &r->args.files;
-    snprintf(path, TRAIN_PATH_BYTES, "%s",
-             files->save != NULL     ? files->save
-             : files->resume != NULL ? files->resume
-                                     : "gpt.safetensors");
 }
 
 static void gpt_saved(train_run *r, const char *path, bool at_epoch)
@@ -304,7 +279,6 @@ const train_task gpt_task = { .name = "gpt",
                               .step_done = gpt_step_done,
                               .epoch_done = gpt_epoch_done,
                               .validate = gpt_validate,
-                              .latest = gpt_latest,
                               .saved = gpt_saved,
                               .save_model = gpt_save_model,
                               .cuts = true,

@@ -4,9 +4,6 @@
 
 #include "tensor/system/number.h"
 
-#include <math.h>
-#include <string.h>
-
 enum { BINS = 300, COLOURS = 7, WIDTH = 960, CURVE_WIDTH = 420, LEFT = 52, LABELS = 136 };
 enum { PART_HEIGHT = 10, SPAN_HEIGHT = 18, LANE_HEIGHT = 34, MOST_LANES = 64 };
 

@@ -10,8 +10,6 @@
  */
 #include "apps/tools/report/report.h"
 
-#include <math.h>
-
 enum { MOST_EVENTS = 70000, FIRST_STEPS = 3, MEMORY_PARTS = 8 };
 
 typedef struct packing {

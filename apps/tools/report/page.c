@@ -4,11 +4,6 @@
 #include "tensor/system/number.h"
 #include "tensor/system/temporary.h"
 
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "build/report/page.inc" /* the lines of page.html, page.css and page.js */
 
 enum { MOST_ROWS = 20 };

@@ -8,9 +8,6 @@
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <float.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
 enum { MOST_COLUMNS = 64, MOST_SETTINGS_BYTES = 1 << 20, PATH_BYTES = 4096 };
@@ -168,20 +165,12 @@ td_status report_read(const char *path, report_run *run)
                          path);
 }
 
-static void free_texts(char **texts, int count)
-{
-    for (int i = 0; i < count; i++) {
-        free(texts[i]);
-    }
-    free(texts);
-}
-
 void report_run_free(report_run *run)
 {
-    free_texts(run->metrics.names, run->metrics.columns);
-    free_texts(run->settings.keys, run->settings.count);
-    free_texts(run->settings.values, run->settings.count);
-    free_texts(run->trace.names, run->trace.name_count);
+    td_free_texts(run->metrics.names, run->metrics.columns);
+    td_free_texts(run->settings.keys, run->settings.count);
+    td_free_texts(run->settings.values, run->settings.count);
+    td_free_texts(run->trace.names, run->trace.name_count);
     free(run->metrics.cells);
     free(run->trace.events);
     free(run->trace.lanes);

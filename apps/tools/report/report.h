@@ -5,7 +5,10 @@
 
 #include "tandem.h"
 
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 /* ---- a run, as its files tell it (read.c, trace.c) ---- */
 

@@ -1,10 +1,6 @@
 /* Computes where the time of steps goes, from a trace's events. */
 #include "apps/tools/report/report.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 const char *const report_share_names[REPORT_SHARES] = { "compute", "exposed communication",
                                                         "waiting", "between kernels",
                                                         "waiting for data" };

@@ -5,10 +5,7 @@
 #include "tensor/system/files.h"
 
 #include <cjson/cJSON.h>
-#include <math.h>
 #include <search.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { MOST_NAMES = 1 << 15, MOST_RANKS = 1 << 16, MEMORY_LANE = 1 << 20 };
 
@@ -205,12 +202,8 @@ td_status report_read_trace(const char *path, report_trace *trace)
     if (status == TD_OK && !make_lanes(trace)) {
         status = td_fail(TD_E_NOMEM, "no memory for %s", path);
     }
-    if (status == TD_OK && trace->lane_count == 0) {
-        status = trace_is_wrong(&r, "no events");
-    }
-    if (status == TD_OK) {
-        status = report_measure(trace);
-    }
+    status = status == TD_OK && trace->lane_count == 0 ? trace_is_wrong(&r, "no events") : status;
+    status = status == TD_OK ? report_measure(trace) : status;
     hdestroy_r(&r.numbers);
     fclose(file);
     free(line);

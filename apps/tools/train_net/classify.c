@@ -1,18 +1,10 @@
 /* Reads the settings of train_net and test_net, and makes their model and optimizer. */
 #include "apps/tools/train_net/classify.h"
 
-#include "apps/tools/common/log.h"
-#include "apps/tools/common/ranks.h"
 #include "dist/comm/collectives.h"
-#include "nn/io/safetensors.h"
-#include "nn/module.h"
-#include "tensor/extend.h"
 #include "tensor/system/folders.h"
 
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -27,8 +19,9 @@ static void take_settings(classify_run *c)
     r->args.files.save_every = 1;
     r->args.words = (train_words){ "OPTIM.BASE_LR", "TRAIN.DATASET and TRAIN.SPLIT", "DEVICE",
                                    "PRECISION", "TRAIN.GRAPH" };
-    r->drop_last = true;
-    r->recipe.top_k = s->train.topk < s->model.num_classes ? s->train.topk : s->model.num_classes;
+    r->args.recipe.drop_last = true;
+    r->args.recipe.top_k =
+        s->train.topk < s->model.num_classes ? s->train.topk : s->model.num_classes;
 }
 
 static td_status read_settings(classify_run *c, const cli_rest *rest)
@@ -163,7 +156,7 @@ td_status classify_begin(classify_run *c)
     if (c->s.train.auto_resume) {
         TD_TRY(find_resume(c));
     }
-    r->fresh_optim = !c->s.train.load_opt;
+    r->args.files.fresh_optim = !c->s.train.load_opt;
     return train_begin(r);
 }
 
@@ -227,17 +220,6 @@ const char *classify_weights(const classify_run *c, char *path)
     return c->tests_only ? "OUT_DIR" : NULL;
 }
 
-static td_status check_pretrained(const char *path)
-{
-    return access(path, R_OK) == 0
-               ? TD_OK
-               : td_fail(TD_E_NOTFOUND,
-                         "MODEL.PRETRAINED: there is no %s: save torchvision's "
-                         "weights there as safetensors, set $TANDEM_MODELS to where "
-                         "they are, or name a file by MODEL.WEIGHTS",
-                         path);
-}
-
 /* A file of tandem says how many classes its model has; other files show it by their shapes. */
 static td_status check_file(const classify_run *c, const char *path)
 {
@@ -253,29 +235,24 @@ static td_status check_file(const classify_run *c, const char *path)
                          path, text, c->s.model.num_classes);
 }
 
-/* Weights to train on from; with the optimizer's state if that is asked for and there. */
-static td_status load_to_train(classify_run *c, const char *path, bool *with_optim)
+/* With the optimizer's state if that is asked for and there. */
+static td_status load_file(const classify_run *c, const char *key, const char *path)
 {
-    td_optim *optim = c->base.optim;
-    *with_optim = optim != NULL && c->s.train.load_opt && notes_has(path, "optimizer.kind");
-    return td_checkpoint_load(path, c->base.net, .optim = *with_optim ? optim : NULL);
-}
-
-static td_status load_file(classify_run *c, const char *key, const char *path)
-{
-    bool with_optim = false;
+    td_optim *optim = c->tests_only || !c->s.train.load_opt ? NULL : c->base.optim;
     td_status status = check_file(c, path);
     if (status != TD_OK) {
         return td_fail_context(status, "%s", key);
     }
     bool averages = c->tests_only && notes_has(path, "ema.updates");
-    status = c->tests_only ? td_load(path, c->base.net) : load_to_train(c, path, &with_optim);
+    optim = optim != NULL && notes_has(path, "optimizer.kind") ? optim : NULL;
+    status = c->tests_only ? td_load(path, c->base.net)
+                           : td_checkpoint_load(path, c->base.net, .optim = optim);
     if (status != TD_OK) {
         return td_fail_context(status, "%s, and MODEL.ARCH %s with %" PRId64 " classes", key,
                                c->s.model.arch, c->s.model.num_classes);
     }
     td_printf_rank0("%s%s from %s\n", averages ? "averages of the weights" : "weights",
-                    with_optim ? " and optimizer" : "", path);
+                    optim != NULL ? " and optimizer" : "", path);
     return TD_OK;
 }
 
@@ -286,6 +263,12 @@ td_status classify_load_weights(classify_run *c)
     if (key == NULL) {
         return TD_OK;
     }
-    TD_TRY(strcmp(key, "MODEL.PRETRAINED") == 0 ? check_pretrained(path) : TD_OK);
+    if (strcmp(key, "MODEL.PRETRAINED") == 0 && access(path, R_OK) != 0) {
+        return td_fail(TD_E_NOTFOUND,
+                       "MODEL.PRETRAINED: there is no %s: save torchvision's weights there as "
+                       "safetensors, set $TANDEM_MODELS to where they are, or name a file by "
+                       "MODEL.WEIGHTS",
+                       path);
+    }
     return load_file(c, key, path);
 }

@@ -1,31 +1,50 @@
 /* The folders of images (or noise) that a classifier is trained and tested on. */
 #include "apps/tools/train_net/classify.h"
-#include "data/images/images.h"
-#include "data/inspect.h"
-#include "apps/tools/common/ranks.h"
-#include "tensor/extend.h"
 
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-/* With DATA.VAL_FRACTION both parts come from TRAIN.DATASET itself. */
-static td_status data_open_folder(const classify_run *c, const char *dataset, const char *split,
-                                  const char *key, const td_image_folder_transform *transform,
-                                  const td_class_names *names, td_dataset **out)
+static const td_image_folder_transform plain = { .mean = { 0.485f, 0.456f, 0.406f },
+                                                 .std = { 0.229f, 0.224f, 0.225f } };
+
+static td_image_folder_transform transform_of(const classify_run *c, bool tests)
 {
+    const settings *s = &c->s;
+    td_image_folder_transform t = plain;
+    if (tests) {
+        t.size = (int)s->test.crop_size;
+        t.resize = (int)s->test.im_size;
+    } else {
+        t.size = (int)s->train.im_size;
+        t.scale[0] = s->train.min_area;
+        t.scale[1] = 1.0;
+        t.flip = s->train.flip;
+        t.brightness = t.contrast = t.saturation = s->train.color_jitter;
+        t.seed = (uint64_t)c->base.args.seed;
+    }
+    return t;
+}
+
+/* Opens the data for training, or for tests. With DATA.VAL_FRACTION both come from TRAIN.DATASET
+ * itself. */
+static td_status data_open(const classify_run *c, bool tests, const td_class_names *names,
+                           td_dataset **out)
+{
+    const settings *s = &c->s;
     char path[2 * CLI_TEXT_BYTES + 2];
-    bool tests = strcmp(key, "TEST") == 0, one_folder = c->s.data.val_fraction > 0.0;
-    dataset = one_folder ? c->s.train.dataset : dataset;
+    bool one_folder = s->data.val_fraction > 0.0;
+    const char *dataset = tests && !one_folder ? s->test.dataset : s->train.dataset;
+    const char *split = one_folder ? "" : tests ? s->test.split : s->train.split;
     size_t length = strlen(dataset);
+    td_image_folder_transform transform = transform_of(c, tests);
+    if (s->model.dummy_input) {
+        return noise_open(s->model.dummy_samples, transform.size, (int)s->model.num_classes, out);
+    }
     snprintf(path, sizeof path, "%s%s%s", dataset,
-             length > 0 && dataset[length - 1] == '/' ? "" : "/", one_folder ? "" : split);
-    *out = td_image_folder_open(
-        path, .transform = *transform, .val_fraction = c->s.data.val_fraction,
-        .val = tests && one_folder, .skip_bad = c->s.data.skip_bad,
-        .class_names = (const char *const *)names->name, .classes = names->count);
+             length > 0 && dataset[length - 1] == '/' ? "" : "/", split);
+    *out = td_image_folder_open(path, .transform = transform, .val_fraction = s->data.val_fraction,
+                                .val = tests && one_folder, .skip_bad = s->data.skip_bad,
+                                .class_names = (const char *const *)names->name,
+                                .classes = names->count);
     if (*out != NULL) {
         return TD_OK;
     }
@@ -37,46 +56,10 @@ static td_status data_open_folder(const classify_run *c, const char *dataset, co
             "and none for training and testing, give TRAIN.DATASET PHOTOS DATA.VAL_FRACTION 0.2",
             path);
     }
-    return td_fail_context(status, "%s.DATASET and %s", one_folder ? "TRAIN" : key,
-                           one_folder ? "DATA.VAL_FRACTION"
-                           : tests    ? "TEST.SPLIT"
-                                      : "TRAIN.SPLIT");
-}
-
-static const td_image_folder_transform plain = { .mean = { 0.485f, 0.456f, 0.406f },
-                                                 .std = { 0.229f, 0.224f, 0.225f } };
-
-static td_status open_training(classify_run *c, const td_class_names *names)
-{
-    const settings *s = &c->s;
-    if (s->model.dummy_input) {
-        return noise_open(s->model.dummy_samples, s->train.im_size, (int)s->model.num_classes,
-                          &c->train_data);
-    }
-    td_image_folder_transform transform = plain;
-    double jitter = s->train.color_jitter;
-    transform.size = (int)s->train.im_size;
-    transform.scale[0] = s->train.min_area;
-    transform.scale[1] = 1.0;
-    transform.flip = s->train.flip;
-    transform.brightness = transform.contrast = transform.saturation = jitter;
-    transform.seed = (uint64_t)c->base.args.seed;
-    return data_open_folder(c, s->train.dataset, s->train.split, "TRAIN", &transform, names,
-                            &c->train_data);
-}
-
-static td_status open_testing(classify_run *c, const td_class_names *names)
-{
-    const settings *s = &c->s;
-    if (s->model.dummy_input) {
-        return noise_open(s->model.dummy_samples, s->test.crop_size, (int)s->model.num_classes,
-                          &c->test_data);
-    }
-    td_image_folder_transform transform = plain;
-    transform.size = (int)s->test.crop_size;
-    transform.resize = (int)s->test.im_size;
-    return data_open_folder(c, s->test.dataset, s->test.split, "TEST", &transform, names,
-                            &c->test_data);
+    return td_fail_context(status, "%s",
+                           one_folder ? "TRAIN.DATASET and DATA.VAL_FRACTION"
+                           : tests    ? "TEST.DATASET and TEST.SPLIT"
+                                      : "TRAIN.DATASET and TRAIN.SPLIT");
 }
 
 /* ---- classes ---- */
@@ -125,7 +108,7 @@ static bool are_known(const classify_run *c, const td_dataset *data)
 /* The training data of a model of other classes, opened without the names: these are new. */
 static td_status open_renamed(classify_run *c)
 {
-    TD_TRY(open_training(c, &(td_class_names){ .count = 0 }));
+    TD_TRY(data_open(c, false, &(td_class_names){ .count = 0 }, &c->train_data));
     if (!are_known(c, c->train_data)) {
         char before[TD_CLASS_LIST], now[TD_CLASS_LIST];
         td_printf_rank0(
@@ -136,7 +119,7 @@ static td_status open_renamed(classify_run *c)
     }
     td_dataset_free(c->train_data);
     c->train_data = NULL;
-    return open_training(c, &c->known);
+    return data_open(c, false, &c->known, &c->train_data);
 }
 
 static td_status check_count(const classify_run *c)
@@ -163,9 +146,10 @@ static td_status check_count(const classify_run *c)
 static td_status open_data(classify_run *c)
 {
     TD_TRY(read_known(c));
-    td_status status = c->tests_only                         ? TD_OK
-                       : may_rename(c) && c->known.count > 0 ? open_renamed(c)
-                                                             : open_training(c, &c->known);
+    td_status status = c->tests_only ? TD_OK
+                       : may_rename(c) && c->known.count > 0
+                           ? open_renamed(c)
+                           : data_open(c, false, &c->known, &c->train_data);
     if (status != TD_OK && c->known.count > 0 && c->base.args.files.resume == NULL) {
         return td_fail_context(status, "the weights are of named classes (TRAIN.LOAD_OPT False "
                                        "begins a model of others)");
@@ -176,7 +160,7 @@ static td_status open_data(classify_run *c)
     if (train != NULL && train->class_names != NULL) {
         names = (td_class_names){ (char **)(uintptr_t)train->class_names, train->classes };
     }
-    TD_TRY(open_testing(c, &names));
+    TD_TRY(data_open(c, true, &names, &c->test_data));
     return check_count(c);
 }
 
@@ -188,8 +172,8 @@ td_status classify_open(train_run *r)
     r->args.workers = c->s.train.workers;
     TD_TRY(open_data(c));
     r->train = c->train_data;
-    r->test = c->test_data;
-    const td_dataset *data = r->train != NULL ? r->train : r->test;
+    r->tests.data = c->test_data;
+    const td_dataset *data = r->train != NULL ? r->train : r->tests.data;
     snprintf(r->data_name, sizeof r->data_name, "%" PRId64 " %s in %d classes", data->length,
              data->synthetic ? "samples of noise" : "images", data->classes);
     return notes_add_model(&r->notes,

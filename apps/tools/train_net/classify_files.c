@@ -3,10 +3,7 @@
 #include "tensor/system/temporary.h"
 
 #include <dirent.h>
-#include <inttypes.h>
 #include <limits.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 void classify_epoch_path(const classify_run *c, int64_t epochs_done, char *path)
@@ -136,5 +133,5 @@ td_status classify_save_best(classify_run *c, double accuracy)
     notes_add(&all, "epoch", "%" PRId64, r->state.epoch + 1);
     notes_add(&all, "accuracy", "%.6f", accuracy);
     snprintf(path, sizeof path, "%s/best", c->s.out_dir);
-    return notes_save_model(&all, path, r->net, r->ema);
+    return notes_save_model(&all, path, r->net, r->made.ema);
 }

@@ -1,14 +1,6 @@
 /* What a run of train_net prints, validates, logs and saves. */
 #include "apps/tools/train_net/classify.h"
 #include "tensor/clock.h"
-#include "apps/tools/common/ranks.h"
-#include "data/inspect.h"
-#include "tensor/extend.h"
-
-#include <inttypes.h>
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 static classify_run *classifier(train_run *r)
 {
@@ -34,8 +26,8 @@ static void begins(train_run *r)
     if (td_dist_world_size() > 1) {
         snprintf(ranks, sizeof ranks, " on each of %d ranks", td_dist_world_size());
     }
-    if (r->recipe.accumulate > 1) {
-        snprintf(steps, sizeof steps, ", %" PRId64 " of them a step", r->recipe.accumulate);
+    if (r->args.recipe.accumulate > 1) {
+        snprintf(steps, sizeof steps, ", %" PRId64 " of them a step", r->args.recipe.accumulate);
     }
     progress_print(&r->progress,
                    "tandem %s: %s, %" PRId64 " classes, %" PRId64 " parameters\n"
@@ -74,7 +66,7 @@ static void print_step(train_run *r, double loss, double now, double waited)
                    st->epoch + 1, r->args.epochs, st->batch, td_loader_batches(r->loader),
                    td_optim_lr(r->optim), eta, now - c->step_at, (now - r->clock.began) / steps,
                    waited - r->clock.step_waited, (waited - r->clock.waited) / steps, loss,
-                   train_epoch_loss(r), 100 * train_epoch_accuracy(r), r->recipe.top_k,
+                   train_epoch_loss(r), 100 * train_epoch_accuracy(r), r->args.recipe.top_k,
                    100 * train_epoch_accuracy_k(r));
 }
 
@@ -110,7 +102,7 @@ static void batch_tested(train_run *r, const td_evaluation *e, int64_t batches)
         progress_print(&r->progress,
                        "Test: [%3" PRId64 "/%" PRId64 "]  Loss %.4f  Acc@1 %.3f  Acc@%" PRId64
                        " %.3f",
-                       e->batches, batches, e->loss, 100 * e->accuracy, r->recipe.top_k,
+                       e->batches, batches, e->loss, 100 * e->accuracy, r->args.recipe.top_k,
                        100 * e->sums[1] / (double)e->seen);
     }
 }
@@ -137,7 +129,7 @@ static td_status validate(train_run *r)
                    "Epoch [%" PRId64 "/%" PRId64 "] tested on %" PRId64
                    " images: Loss %.4f  Acc@1 %.3f  Acc@%" PRId64 " %.3f  best %.3f",
                    r->state.epoch + 1, r->args.epochs, e.seen, e.loss, 100 * e.accuracy,
-                   r->recipe.top_k, 100 * e.sums[1] / (double)e.seen, 100 * r->state.best);
+                   r->args.recipe.top_k, 100 * e.sums[1] / (double)e.seen, 100 * r->state.best);
     TD_TRY(train_log_test(r, &e));
     return best && train_saves_model(r) ? classify_save_best(c, e.accuracy) : TD_OK;
 }

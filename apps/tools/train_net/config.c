@@ -1,13 +1,10 @@
 /* Values of a configuration: from text, to text, and the keys' names. */
 #include "apps/tools/train_net/settings.h"
 
-#include "apps/tools/common/cli.h"
 #include "tensor/system/text.h"
 #include "tensor/system/temporary.h"
 
 #include <ctype.h>
-#include <errno.h>
-#include <string.h>
 
 /* ---- keys ---- */
 

@@ -5,7 +5,6 @@
 #include "tensor/system/files.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #ifdef TD_HAVE_YAML
 #include <yaml.h>

@@ -1,6 +1,5 @@
 /* A dataset of random images, for trials without files. */
 #include "apps/tools/train_net/classify.h"
-#include "tensor/extend.h"
 
 #include <stdlib.h>
 

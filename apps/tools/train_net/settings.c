@@ -1,8 +1,5 @@
 /* The table of train_net's keys, which is keys.def, and what no single key can tell. */
 #include "apps/tools/train_net/settings.h"
-#include "tensor/extend.h"
-
-#include <string.h>
 
 #define KEY(NAME, PLACE, STANDARD, ...)                                                            \
     {                                                                                              \
@@ -18,7 +15,7 @@
 void settings_keys(settings *s, train_run *r)
 {
     train_args *args = &r->args;
-    train_recipe *recipe = &r->recipe;
+    train_recipe *recipe = &r->args.recipe;
     const cli_option keys[] = {
 #include "apps/tools/train_net/keys.def"
         { 0 }
