@@ -18,11 +18,11 @@ from collections import defaultdict
 # plan, and the limit where the folder is still above it, with the reason. Whoever needs more lines than the plan
 # changes it here, in the same commit, and says in its message what a user would miss without them.
 PLAN = [
-    ("tensor", 3480),
-    ("tensor/kernels", 915),
-    ("tensor/cpu", 12545),
+    ("tensor", 3410),
+    ("tensor/kernels", 895),
+    ("tensor/cpu", 12165),
     ("tensor/cuda", 8300),
-    ("tensor/*", 3360, 3670, "replacing files safely (system/) is twice what it was"),
+    ("tensor/*", 3360, 3590, "replacing files safely (system/) is twice what it was"),
     ("autograd", 1610, 1680, "backward in two halves, without which a pipeline has bubbles; results are observed"),
     ("autograd/ops", 3980, 4025, "a head's loss over slices of a vocabulary"),
     ("autograd/*", 270),

@@ -1,10 +1,7 @@
 /* Reading and writing elements, and copies between devices. */
 #include "tensor/backend.h"
 #include "tensor/kernels/element.h"
-#include "tensor/extend.h"
 #include "tensor/hooks.h"
-#include "tensor/kernels/kernels.h"
-#include "tensor/storage.h"
 
 void td_begin_write(td_tensor *t, const char *what, td_site at)
 {
@@ -224,7 +221,7 @@ void td_write_at(td_tensor *t, const void *values, td_dtype dtype, td_site at)
 void td_fill_inplace_at(td_tensor *t, double value, td_site at)
 {
     td_begin_write(t, "td_fill_", at);
-    td_kernels_of(td_device_of(t))->fill(t, value);
+    td_kernels_for(t)->fill(t, value);
 }
 
 void td_copy_inplace_at(td_tensor *to, const td_tensor *from, td_site at)

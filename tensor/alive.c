@@ -1,7 +1,6 @@
 /* Which step runs on this thread, and checks that a tensor can still be read. */
 #include "tensor/alive.h"
 
-#include "tensor/extend.h"
 #include "tensor/storage.h"
 
 #include <stdio.h>

@@ -1,7 +1,6 @@
 /* Which step runs on this thread, and which tensors are alive, that is, can be read now: persistent
  * tensors and those of the running step, as long as they have memory. For step.c. */
-#ifndef TD_TENSOR_ALIVE_H
-#define TD_TENSOR_ALIVE_H
+#pragma once
 
 #include "tensor/tensor.h"
 
@@ -16,5 +15,3 @@ void td_step_leave(void);     /* it ends */
 /* Like td_check_alive, but accepts tensors that a scope has released while backward still needs
  * them. */
 void td_check_memory(const td_tensor *t, td_site at);
-
-#endif

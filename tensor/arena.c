@@ -3,11 +3,9 @@
 
 #include "tensor/backend.h"
 #include "tensor/system/container.h"
-#include "tensor/extend.h"
 #include "tensor/hooks.h"
-#include "tensor/storage.h"
+#include "tensor/system/list.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -151,10 +149,7 @@ static bool reserve(td_arena *arena, size_t limit)
 td_arena *td_arena_new(td_device device, size_t limit)
 {
     td_arena *arena = calloc(1, sizeof *arena);
-    if (arena == NULL) {
-        td_fail(TD_E_NOMEM, "out of memory for the table of step memory");
-        return NULL;
-    }
+    TD_CHECK_NULL(arena != NULL, TD_E_NOMEM, "out of memory for the table of step memory");
     arena->device = device;
     arena->backend = td_backend_of(device);
     if (!reserve(arena, limit)) {
@@ -184,15 +179,11 @@ void td_arena_free(td_arena *arena)
 
 static bool insert_block(td_arena *arena, size_t at, block b)
 {
-    if (arena->count == arena->capacity) {
-        size_t capacity = arena->capacity > 0 ? 2 * arena->capacity : 256;
-        block *blocks = realloc(arena->blocks, capacity * sizeof *blocks);
-        if (blocks == NULL) {
-            return false;
-        }
-        arena->blocks = blocks;
-        arena->capacity = capacity;
+    block *blocks = td_list_room(arena->blocks, arena->count, &arena->capacity, sizeof b);
+    if (blocks == NULL) {
+        return false;
     }
+    arena->blocks = blocks;
     memmove(&arena->blocks[at + 1], &arena->blocks[at], (arena->count - at) * sizeof b);
     arena->blocks[at] = b;
     arena->count++;

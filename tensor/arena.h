@@ -14,11 +14,9 @@
  *
  * The arena first reserves a long range of addresses without memory. It maps memory to the range's
  * beginning as steps need more, and keeps that memory. So the arena grows in place. */
-#ifndef TD_TENSOR_ARENA_H
-#define TD_TENSOR_ARENA_H
+#pragma once
 
 #include "tensor/extend.h"
-#include "tensor/step.h"
 
 typedef struct td_arena td_arena;
 
@@ -47,5 +45,3 @@ td_memory_stats td_arena_stats(const td_arena *arena);
 
 /* The largest size that the arena can reach, in bytes. */
 size_t td_arena_limit(const td_arena *arena);
-
-#endif

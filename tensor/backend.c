@@ -1,8 +1,6 @@
 /* The room's registry: which device has which kernels. */
 #include "tensor/backend.h"
 
-#include "tensor/storage.h"
-
 #include <stdatomic.h>
 #include <string.h>
 

@@ -1,10 +1,10 @@
 /* What a type of device offers in addition to its kernels (tensor/kernels/kernels.h), if the host
  * cannot touch the device's memory: how to open the device, its memory, copies, streams and graphs.
  * GPUs have a backend (tensor/cuda/backend.c); CPUs need none. Not for users. */
-#ifndef TD_TENSOR_BACKEND_H
-#define TD_TENSOR_BACKEND_H
+#pragma once
 
 #include "tensor/kernels/kernels.h"
+#include "tensor/storage.h"
 
 #include <stddef.h>
 
@@ -147,5 +147,3 @@ bool td_cpu_has_avx2(void);
  * whichever of them took it. td_flush_denormals returns the old mode, for td_restore_denormals. */
 unsigned td_flush_denormals(void);
 void td_restore_denormals(unsigned old);
-
-#endif

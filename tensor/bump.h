@@ -1,8 +1,7 @@
 /* A bump allocator, for small objects that are all freed together: each allocation comes right
  * after the one before, in chunks of 64 KiB. td_bump_reset keeps the chunks. So the same
  * allocations after a reset need no malloc and get the same addresses. */
-#ifndef TD_TENSOR_BUMP_H
-#define TD_TENSOR_BUMP_H
+#pragma once
 
 #include <stddef.h>
 
@@ -19,5 +18,3 @@ void td_bump_reset(td_bump *bump);
 
 /* Frees all objects and chunks. */
 void td_bump_free(td_bump *bump);
-
-#endif

@@ -1,6 +1,5 @@
 /* Seconds for deadlines and measurements. */
-#ifndef TD_TENSOR_CLOCK_H
-#define TD_TENSOR_CLOCK_H
+#pragma once
 
 #include <time.h>
 
@@ -27,5 +26,3 @@ static inline int td_milliseconds_until(double deadline)
     double left = (deadline - td_clock()) * 1e3;
     return left <= 0 ? 0 : left > 1e9 ? 1000000000 : (int)left + 1;
 }
-
-#endif

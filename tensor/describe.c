@@ -1,5 +1,4 @@
 /* Tensors, shapes and sizes in messages. */
-#include "tensor/extend.h"
 #include "tensor/system/number.h"
 #include "tensor/storage.h"
 

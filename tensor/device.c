@@ -2,8 +2,6 @@
 #include "tensor/device.h"
 
 #include "tensor/backend.h"
-#include "tensor/storage.h"
-#include "tensor/extend.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,20 +29,16 @@ td_status td_device_parse(const char *text, td_device *device)
     bool is_cpu = type == 3 && strncmp(text, "cpu", 3) == 0;
     bool is_cuda = type == 4 && strncmp(text, "cuda", 4) == 0;
     int index = text[type] == '\0' ? 0 : parse_index(text + type + 1);
-    if ((!is_cpu && !is_cuda) || index < 0) {
-        return td_fail(TD_E_ARG, "'%.60s' is no device: it is %s, N from 0 to %d", text,
-                       td_backend_of(TD_CUDA_N(0)) != NULL ? "cpu, cpu:N, cuda or cuda:N"
-                                                           : "cpu or cpu:N",
-                       TD_MAX_DEVICES - 1);
-    }
+    TD_CHECK((is_cpu || is_cuda) && index >= 0, TD_E_ARG,
+             "'%.60s' is no device: it is %s, N from 0 to %d", text,
+             td_backend_of(TD_CUDA_N(0)) != NULL ? "cpu, cpu:N, cuda or cuda:N" : "cpu or cpu:N",
+             TD_MAX_DEVICES - 1);
     td_device found = is_cuda ? TD_CUDA_N(index) : TD_CPU_N(index);
     const td_backend *backend = td_backend_of(found);
-    if (is_cuda && backend == NULL) {
-        return td_fail(TD_E_UNSUPPORTED,
-                       "cuda:%d cannot be used: this build has no CUDA kernels (make says what it "
-                       "needs for them); use cpu, or cpu:N for several devices on one machine",
-                       index);
-    }
+    TD_CHECK(!is_cuda || backend != NULL, TD_E_UNSUPPORTED,
+             "cuda:%d cannot be used: this build has no CUDA kernels (make says what it "
+             "needs for them); use cpu, or cpu:N for several devices on one machine",
+             index);
     td_status status = backend != NULL ? backend->open(found) : TD_OK;
     if (status == TD_OK) {
         *device = found;
@@ -112,15 +106,12 @@ const char *td_device_describe(td_device device)
 
 td_status td_set_threads(td_device device, int threads)
 {
-    if (device.type != TD_DEVICE_CPU) {
-        return td_fail(TD_E_ARG, "%s has no threads to choose: only CPUs do",
-                       td_device_name(device));
-    }
+    TD_CHECK(device.type == TD_DEVICE_CPU, TD_E_ARG, "%s has no threads to choose: only CPUs do",
+             td_device_name(device));
     td_require_device(device, TD_NOWHERE);
-    if (threads < 0 || threads > TD_MAX_CPU_THREADS) {
-        return td_fail(TD_E_ARG, "%s cannot have %d threads: 1 to %d, or 0 for the default",
-                       td_device_name(device), threads, TD_MAX_CPU_THREADS);
-    }
+    TD_CHECK(threads >= 0 && threads <= TD_MAX_CPU_THREADS, TD_E_ARG,
+             "%s cannot have %d threads: 1 to %d, or 0 for the default", td_device_name(device),
+             threads, TD_MAX_CPU_THREADS);
     return td_cpu_set_threads(device, threads);
 }
 
@@ -136,13 +127,11 @@ int td_count_cpus(void)
 
 td_status td_pin_threads(td_device device, int rank, int ranks)
 {
-    if (device.type != TD_DEVICE_CPU) {
-        return td_fail(TD_E_ARG, "%s has no threads to bind: only CPUs do", td_device_name(device));
-    }
+    TD_CHECK(device.type == TD_DEVICE_CPU, TD_E_ARG, "%s has no threads to bind: only CPUs do",
+             td_device_name(device));
     td_require_device(device, TD_NOWHERE);
-    if (ranks < 1 || rank < 0 || rank >= ranks) {
-        return td_fail(TD_E_ARG, "rank %d of %d does not exist", rank, ranks);
-    }
+    TD_CHECK(ranks >= 1 && rank >= 0 && rank < ranks, TD_E_ARG, "rank %d of %d does not exist",
+             rank, ranks);
     return td_cpu_pin(device, rank, ranks);
 }
 

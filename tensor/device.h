@@ -1,11 +1,9 @@
 /* Devices: where a tensor's memory is and where its kernels run. "cpu" means "cpu:0". One machine
  * may have several CPU devices, each with its own thread pool, so that code for several devices
  * runs, and is tested, without a GPU. */
-#ifndef TD_TENSOR_DEVICE_H
-#define TD_TENSOR_DEVICE_H
+#pragma once
 
 #include "tensor/error.h"
-#include "tensor/extern_c.h"
 
 #include <stdbool.h>
 
@@ -47,5 +45,3 @@ td_status td_set_threads(td_device device, int threads);
 int td_threads(td_device device);
 
 TD_END_C
-
-#endif

@@ -1,6 +1,5 @@
 /* Element types. */
-#ifndef TD_TENSOR_DTYPE_H
-#define TD_TENSOR_DTYPE_H
+#pragma once
 
 #include "tensor/extern_c.h"
 
@@ -37,5 +36,3 @@ typedef uint16_t td_bf16;
 typedef uint16_t td_f16;
 
 TD_END_C
-
-#endif

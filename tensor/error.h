@@ -6,8 +6,7 @@
  *   failures   If a file, memory, a driver or the network fails, the function returns a negative
  *              td_status, or NULL if it returns a pointer. td_last_error() then says what failed,
  *              where, and what to do. */
-#ifndef TD_TENSOR_ERROR_H
-#define TD_TENSOR_ERROR_H
+#pragma once
 
 #include "tensor/extern_c.h"
 
@@ -87,6 +86,19 @@ TD_NORETURN void td_fatal(td_site at, const char *format, ...)
         }                                                                                          \
     } while (0)
 
-TD_END_C
+/* Fails from the calling function unless condition is true: returns the status, or NULL. */
+#define TD_CHECK(condition, status, ...)                                                           \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            return td_fail(status, __VA_ARGS__);                                                   \
+        }                                                                                          \
+    } while (0)
+#define TD_CHECK_NULL(condition, status, ...)                                                      \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            td_fail(status, __VA_ARGS__);                                                          \
+            return NULL;                                                                           \
+        }                                                                                          \
+    } while (0)
 
-#endif
+TD_END_C

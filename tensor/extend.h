@@ -1,7 +1,6 @@
 /* For operations, modules and engines of your own: memory of the running step, checks, layouts,
  * names for messages, random numbers by counter, errors. tandem.h does not include this header. */
-#ifndef TD_TENSOR_EXTEND_H
-#define TD_TENSOR_EXTEND_H
+#pragma once
 
 #include "tensor/tensor.h"
 
@@ -223,5 +222,3 @@ void td_set_thread_fatal_handler(td_fatal_handler handler, void *user);
 TD_END_C
 
 #define td_new_layout(...) td_new_layout_at(__VA_ARGS__, TD_HERE)
-
-#endif

@@ -1,7 +1,6 @@
 /* What is between TD_BEGIN_C and TD_END_C is the library's interface: the shared library exports
  * these functions and no others, and C++ programs call them with C's linkage. */
-#ifndef TD_TENSOR_EXTERN_C_H
-#define TD_TENSOR_EXTERN_C_H
+#pragma once
 
 #define TD_EXPORT_ _Pragma("GCC visibility push(default)")
 #define TD_EXPORT_END_ _Pragma("GCC visibility pop")
@@ -38,6 +37,4 @@
 #define TD_OPT4(a, b, c, d, ...) .begin_ = 0, __VA_ARGS__
 #define TD_OPT5(a, b, c, d, e, ...) .begin_ = 0, __VA_ARGS__
 #define TD_LVALUE(type, ...) __VA_ARGS__
-#endif
-
 #endif

@@ -1,6 +1,5 @@
 /* Conversions of the 16-bit floats. tandem.h does not include this header. */
-#ifndef TD_TENSOR_F16_H
-#define TD_TENSOR_F16_H
+#pragma once
 
 #include "tensor/dtype.h"
 
@@ -36,5 +35,3 @@ void td_f16_widen(int64_t n, float *y, const td_f16 *x);
 void td_f16_narrow(int64_t n, td_f16 *y, const float *x);
 
 TD_END_C
-
-#endif

@@ -1,10 +1,8 @@
 /* Two ways to follow steps. The functions of an observer (tensor/observe/) are called when steps
  * end and when their memory changes. A recorder (tensor/graph/) records a step as a graph of the
  * device. */
-#ifndef TD_TENSOR_HOOKS_H
-#define TD_TENSOR_HOOKS_H
+#pragma once
 
-#include "tensor/extern_c.h"
 #include "tensor/tensor.h"
 
 TD_BEGIN_C
@@ -95,5 +93,3 @@ void td_on_abandon(void (*fn)(void));
 void td_step_pin(int by);
 
 TD_END_C
-
-#endif

@@ -8,9 +8,6 @@
  *
  *     td_sgd_options options = { .params = params, .lr = 0.1 };
  *     td_optim *optim = td_sgd_at(options, TD_HERE);                                             */
-#ifndef TD_TENSOR_OPTIONS_H
-#define TD_TENSOR_OPTIONS_H
+#pragma once
 
 #define TD_ZERO (-0.0) /* negative zero: equal to 0, but different from "not given" */
-
-#endif

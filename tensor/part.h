@@ -4,10 +4,8 @@
  * ...) is a pointer to it, and DDP's part is with the model's parameters (td_params_training). A
  * program needs this header only for a communication hook with a state of its own
  * (dist/ddp/codec.h). */
-#ifndef TD_TENSOR_PART_H
-#define TD_TENSOR_PART_H
+#pragma once
 
-#include "tensor/extern_c.h"
 #include "tensor/random.h"
 
 TD_BEGIN_C
@@ -69,5 +67,3 @@ struct td_checkpoint_part {
 };
 
 TD_END_C
-
-#endif

@@ -1,12 +1,10 @@
 /* The arithmetic of convolutions and matrix products. The whole process has one setting; an
  * operation reads it in forward and uses the same in backward. docs/precision.md compares the
  * choices. */
-#ifndef TD_TENSOR_PRECISION_H
-#define TD_TENSOR_PRECISION_H
+#pragma once
 
 #include "tensor/device.h"
 #include "tensor/dtype.h"
-#include "tensor/extern_c.h"
 
 TD_BEGIN_C
 
@@ -33,5 +31,3 @@ typedef struct td_math {
 void td_set_math(td_math math);
 
 TD_END_C
-
-#endif

@@ -2,8 +2,6 @@
 #include "tensor/backend.h"
 #include "tensor/kernels/element.h"
 #include "tensor/system/number.h"
-#include "tensor/storage.h"
-#include "tensor/extend.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -2,9 +2,7 @@
 #include "tensor/random.h"
 
 #include "tensor/backend.h"
-#include "tensor/extend.h"
 #include "tensor/kernels/philox.h"
-#include "tensor/storage.h"
 
 #include <math.h>
 #include <string.h>

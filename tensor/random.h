@@ -4,8 +4,7 @@
  * gives the same numbers as in PyTorch. It draws initial weights and the order of samples. Dropout,
  * crops and flips draw from Philox (Salmon et al. 2011) instead: a Philox number depends only on a
  * key and a counter, so it is the same for any number of threads or workers and on every device. */
-#ifndef TD_TENSOR_RANDOM_H
-#define TD_TENSOR_RANDOM_H
+#pragma once
 
 #include "tensor/tensor.h"
 
@@ -66,5 +65,3 @@ typedef struct td_philox_key {
 #define td_normal_(...) td_normal_inplace_at(__VA_ARGS__, TD_HERE)
 
 TD_END_C
-
-#endif

@@ -1,6 +1,5 @@
 /* Shapes and strides: arithmetic, questions, checks. */
 #include "tensor/storage.h"
-#include "tensor/extend.h"
 
 /* Dimension numbers, slowest in memory first. */
 typedef struct dim_order {

@@ -7,8 +7,7 @@
 #include "tensor/backend.h"
 #include "tensor/bump.h"
 #include "tensor/hooks.h"
-#include "tensor/storage.h"
-#include "tensor/extend.h"
+#include "tensor/system/list.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -122,14 +121,10 @@ void td_step_begin_at(td_site at)
 
 static void hold_header(step *s, td_tensor *t)
 {
-    if (s->held_count == s->held_capacity) {
-        size_t capacity = s->held_capacity > 0 ? 2 * s->held_capacity : 1024;
-        td_tensor **held = realloc(s->held, capacity * sizeof *held);
-        TD_REQUIRE(held != NULL, TD_NOWHERE, "out of memory for the list of a step's %zu tensors",
-                   s->held_count);
-        s->held = held;
-        s->held_capacity = capacity;
-    }
+    td_tensor **held = td_list_room(s->held, s->held_count, &s->held_capacity, sizeof *held);
+    TD_REQUIRE(held != NULL, TD_NOWHERE, "out of memory for the list of a step's %zu tensors",
+               s->held_count);
+    s->held = held;
     s->held[s->held_count++] = t;
 }
 

@@ -12,8 +12,7 @@
  * The arena grows during the first step. Later steps of the same shapes need no malloc, and each
  * tensor gets the same address again; a larger step makes the arena grow once more. In builds with
  * TD_DEBUG, new and released memory is filled with 0xff (NaN for every float dtype). */
-#ifndef TD_TENSOR_STEP_H
-#define TD_TENSOR_STEP_H
+#pragma once
 
 #include "tensor/tensor.h"
 
@@ -32,5 +31,3 @@ void td_step_end_at(td_site at);
          td_step_runs_ = (td_step_end(), false))
 
 TD_END_C
-
-#endif

@@ -4,7 +4,6 @@
 #include "tensor/arena.h"
 #include "tensor/backend.h"
 #include "tensor/hooks.h"
-#include "tensor/extend.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,11 +11,8 @@
 static td_storage *new_storage(td_storage_kind kind, void *data, size_t bytes, td_device device)
 {
     td_storage *storage = calloc(1, sizeof *storage);
-    if (storage == NULL) {
-        td_fail(TD_E_NOMEM, "out of memory for the header of %zu bytes on %s", bytes,
-                td_device_name(device));
-        return NULL;
-    }
+    TD_CHECK_NULL(storage != NULL, TD_E_NOMEM, "out of memory for the header of %zu bytes on %s",
+                  bytes, td_device_name(device));
     storage->data = data;
     storage->bytes = bytes;
     storage->refs = 1;

@@ -1,9 +1,8 @@
 /* Storages and tensor headers from the inside: for tensor/, the kernels and the tape. Not for
  * users. */
-#ifndef TD_TENSOR_STORAGE_H
-#define TD_TENSOR_STORAGE_H
+#pragma once
 
-#include "tensor/tensor.h"
+#include "tensor/extend.h"
 
 enum { TD_ALIGNMENT = 64 }; /* bytes; of every storage that is not borrowed */
 
@@ -91,5 +90,3 @@ const char *td_describe_bytes(size_t bytes);
 /* td_free calls this function, which frees autograd's part of a tensor (t->grad), if there is one.
  * Autograd sets it. */
 extern void (*td_free_grad_state_hook)(td_tensor *t);
-
-#endif

@@ -4,7 +4,6 @@
 #include "tensor/kernels/element.h"
 #include "tensor/kernels/kernels.h"
 #include "tensor/storage.h"
-#include "tensor/extend.h"
 #include "tensor/version.h"
 
 #include <stdlib.h>

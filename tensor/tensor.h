@@ -19,8 +19,7 @@
  *     td_tensor *a = td_from((float[]){ 1, 2, 3, 4 }, TD_SHAPE(2, 2), TD_F32, TD_CPU);
  *     td_print(a, stdout);
  *     td_free(a);                                                                               */
-#ifndef TD_TENSOR_TENSOR_H
-#define TD_TENSOR_TENSOR_H
+#pragma once
 
 #include "tensor/device.h"
 #include "tensor/dtype.h"
@@ -188,5 +187,3 @@ TD_END_C
 
 #include "tensor/random.h"
 #include "tensor/step.h"
-
-#endif

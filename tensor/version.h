@@ -1,6 +1,5 @@
 /* Semantic versioning; before 1.0 a minor version may change the interface (CHANGELOG.md). */
-#ifndef TD_TENSOR_VERSION_H
-#define TD_TENSOR_VERSION_H
+#pragma once
 
 #include "tensor/extern_c.h"
 
@@ -12,5 +11,3 @@ TD_BEGIN_C
 const char *td_version(void);
 
 TD_END_C
-
-#endif

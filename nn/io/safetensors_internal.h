@@ -5,20 +5,11 @@
  * counted from the beginning of the data, row-major, little-endian; the data have no holes and no
  * overlaps. "__metadata__" maps strings to strings. (Source: the format's description at
  * github.com/huggingface/safetensors.) */
-#ifndef TD_NN_IO_SAFETENSORS_INTERNAL_H
-#define TD_NN_IO_SAFETENSORS_INTERNAL_H
+#pragma once
 
 #include "nn/io/checkpoint.h"
 #include "nn/io/safetensors.h"
 #include "tensor/extend.h"
-
-/* Fails from the calling function unless `holds`. */
-#define TD_CHECK(holds, status, ...)                                                               \
-    do {                                                                                           \
-        if (!(holds)) {                                                                            \
-            return td_fail(status, __VA_ARGS__);                                                   \
-        }                                                                                          \
-    } while (0)
 
 enum {
     TD_SAFETENSORS_LENGTH = 8, /* bytes in front of the header */
@@ -57,5 +48,3 @@ void td_safetensors_text(const td_safetensors *file, int i, const char **key, co
 td_status td_safetensors_write_header(const td_safetensors_entry *entries, int count,
                                       const td_metadata *metadata, int metadata_count,
                                       int64_t *begin, char **text);
-
-#endif

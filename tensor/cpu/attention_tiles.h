@@ -5,11 +5,9 @@
  * The causal mask of a tile is a number, `shift`: query q reads key k if k <= q + shift, both
  * counted within the tile. What the mask hides is computed in steps, of which whole ones are
  * skipped. */
-#ifndef TD_TENSOR_CPU_ATTENTION_TILES_H
-#define TD_TENSOR_CPU_ATTENTION_TILES_H
+#pragma once
 
 #include "tensor/cpu/conv_internal.h"
-#include "tensor/cpu/gemm_kernels.h"
 #include "tensor/cpu/loops.h"
 
 enum { TD_TILE = TD_ATTENTION_TILE };
@@ -87,5 +85,3 @@ void td_tiles_sum_keys(const td_tiles *tiles, td_sink to, td_left p, td_right ro
 /* to (keys x h) = or += p rows, where p is by keys, and the rows are those of the queries */
 void td_tiles_sum_queries(const td_tiles *tiles, td_sink to, td_left p, td_right rows,
                           td_tile_part part, bool accumulate);
-
-#endif

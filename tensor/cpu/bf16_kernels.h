@@ -8,8 +8,7 @@
  * An f32 factor can be split into two of bf16, value = high + low, and multiplied in three terms:
  * low*high + high*low + high*high. The low part of a factor then lies a fixed distance further on.
  */
-#ifndef TD_TENSOR_CPU_BF16_KERNELS_H
-#define TD_TENSOR_CPU_BF16_KERNELS_H
+#pragma once
 
 #include "tensor/cpu/gemm_kernels.h"
 
@@ -77,5 +76,3 @@ void td_bf16_pack_b_turned(td_bf16 *to, int64_t low, const td_bf16_source *sourc
 /* One row of `count` elements, filled with zeros up to `padded`. */
 void td_bf16_pack_row(td_bf16 *to, int64_t low, const void *from, td_dtype dtype, int64_t count,
                       int64_t padded);
-
-#endif

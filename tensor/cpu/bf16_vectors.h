@@ -1,7 +1,6 @@
 /* What the files of bf16 kernels share: vectors of 32 bf16. x86 only; each file that includes this
  * says for which instruction set it compiles, in TARGET. */
-#ifndef TD_TENSOR_CPU_BF16_VECTORS_H
-#define TD_TENSOR_CPU_BF16_VECTORS_H
+#pragma once
 
 #include "tensor/cpu/isa.h"
 #include "tensor/dtype.h"
@@ -54,5 +53,3 @@ TD_BF16_OP __m512i td_load32(const void *from, td_dtype dtype, int64_t n, __m512
                     _mm512_sub_ps(last, td_widen_last(high)));
     return high;
 }
-
-#endif

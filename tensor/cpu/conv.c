@@ -1,6 +1,5 @@
 /* Convolution on the CPU: chooses the way of each pass by shape and instruction set. */
 #include "tensor/cpu/conv_bf16.h"
-#include "tensor/cpu/conv_internal.h"
 #include "tensor/cpu/conv_wino.h"
 
 /* ---- taps ---- */
@@ -103,9 +102,12 @@ static bool depthwise(const td_conv2d_desc *d)
 }
 
 /* With 1x1 taps, stride 1 and no padding, pixels count as images of one pixel. */
-static td_conv_problem without_space(const td_conv2d_desc *d)
+static td_conv_problem view_of(const td_conv2d_desc *d)
 {
     td_conv_problem p = td_conv_problem_of(d);
+    if (depthwise(d)) {
+        return p;
+    }
     if (d->kh == 1 && d->kw == 1 && d->stride_h == 1 && d->stride_w == 1 && d->pad_h == 0 &&
         d->pad_w == 0) {
         p.n *= d->ih * d->iw;
@@ -113,6 +115,7 @@ static td_conv_problem without_space(const td_conv2d_desc *d)
         p.x = dense(1, p.n, d->ic);
         p.y = dense(1, p.n, d->oc);
     }
+    p.sharing = td_conv_groups_sharing(&p);
     return p;
 }
 
@@ -129,116 +132,60 @@ static bool empty(const td_conv2d_desc *d, td_conv2d_pass pass)
     return true;
 }
 
-/* ---- which way ---- */
+/* ---- a pass ---- */
 
-static td_conv_problem view_of(const td_conv2d_desc *d)
+static void run_weights(td_pool *pool, const td_conv2d_call *call, const td_conv_problem *problem,
+                        td_conv_space *space)
 {
-    if (depthwise(d)) {
-        return td_conv_problem_of(d);
-    }
-    td_conv_problem p = without_space(d);
-    p.sharing = td_conv_groups_sharing(&p);
-    return p;
+    td_conv_reduce reduce = { .problem = problem,
+                              .x = call->x,
+                              .dy = call->y,
+                              .dw = (void *)call->w,
+                              .accumulate = call->accumulate };
+    (depthwise(call->desc) ? td_conv_depthwise_reduce : td_conv_reduce_run)(pool, &reduce, space);
 }
 
-typedef enum way {
-    NOTHING,
-    BF16,
-    WINOGRAD,
-    DEPTHWISE,
-    PLANNED,
-} way;
-
-static way way_of(const td_conv2d_desc *d, td_conv2d_pass pass)
-{
-    if (d->bf16) {
-        return BF16;
-    }
-    if (empty(d, pass)) {
-        return NOTHING;
-    }
-    if (d->winograd != TD_WINOGRAD_NEVER && td_wino_possible(d) &&
-        (d->winograd == TD_WINOGRAD_ALWAYS || td_wino_wins(d, pass))) {
-        return WINOGRAD;
-    }
-    return depthwise(d) ? DEPTHWISE : PLANNED;
-}
-
-/* ---- passes ---- */
-
-static td_conv_apply apply_of(const td_conv2d_call *call, const td_conv_problem *problem)
+static void run_images(td_pool *pool, const td_conv2d_call *call, const td_conv_problem *problem,
+                       td_conv_space *space)
 {
     bool back = call->pass == TD_CONV2D_BACKWARD_DATA;
-    return (td_conv_apply){ .problem = problem,
+    td_conv_apply apply = { .problem = problem,
                             .backward = back,
                             .source = back ? call->y : call->x,
                             .weights = call->w,
                             .bias = back ? NULL : call->bias,
                             .result = (void *)(back ? call->x : call->y),
                             .accumulate = back && call->accumulate };
+    (depthwise(call->desc) ? td_conv_depthwise_apply : td_conv_apply_run)(pool, &apply, space);
 }
 
-static td_conv_reduce reduce_of(const td_conv2d_call *call, const td_conv_problem *problem)
+/* Runs a pass in the way that its shape and the instruction set decide. A space that only measures
+ * says what the pass needs, and nothing is computed. */
+static void run_pass(td_pool *pool, const td_conv2d_call *call, td_conv_space *space)
 {
-    return (td_conv_reduce){ .problem = problem,
-                             .x = call->x,
-                             .dy = call->y,
-                             .dw = (void *)call->w,
-                             .accumulate = call->accumulate };
+    const td_conv2d_desc *d = call->desc;
+    bool allowed = d->winograd != TD_WINOGRAD_NEVER && td_wino_possible(d);
+    if (d->bf16) {
+        td_conv_bf16_run(pool, call, space);
+    } else if (empty(d, call->pass)) {
+        return;
+    } else if (allowed && (d->winograd == TD_WINOGRAD_ALWAYS || td_wino_wins(d, call->pass))) {
+        td_wino_run(pool, call, space);
+    } else {
+        td_conv_problem problem = view_of(d);
+        bool weights = call->pass == TD_CONV2D_BACKWARD_WEIGHTS;
+        (weights ? run_weights : run_images)(pool, call, &problem, space);
+    }
 }
 
 size_t td_conv2d_workspace(const td_conv2d_desc *desc, td_conv2d_pass pass)
 {
-    td_conv2d_call call = { .desc = desc, .pass = pass };
-    td_conv_problem problem = view_of(desc);
-    td_conv_apply apply = apply_of(&call, &problem);
-    td_conv_reduce reduce = reduce_of(&call, &problem);
-    bool weights = pass == TD_CONV2D_BACKWARD_WEIGHTS;
-    switch (way_of(desc, pass)) {
-    case NOTHING:
-        break;
-    case BF16:
-        return (size_t)td_conv_bf16_workspace(&call);
-    case WINOGRAD:
-        return (size_t)td_wino_workspace(&call);
-    case DEPTHWISE:
-        return (size_t)(weights ? td_conv_depthwise_reduce_workspace(&reduce)
-                                : td_conv_depthwise_apply_workspace(&apply));
-    case PLANNED:
-        return (size_t)(weights ? td_conv_reduce_workspace(&reduce)
-                                : td_conv_apply_workspace(&apply));
-    }
-    return 0;
+    td_conv_space space = { 0 };
+    run_pass(NULL, &(td_conv2d_call){ .desc = desc, .pass = pass }, &space);
+    return (size_t)space.used;
 }
 
 void td_conv2d_run(td_pool *pool, const td_conv2d_call *call, void *workspace)
 {
-    td_conv_problem problem = view_of(call->desc);
-    td_conv_apply apply = apply_of(call, &problem);
-    td_conv_reduce reduce = reduce_of(call, &problem);
-    bool weights = call->pass == TD_CONV2D_BACKWARD_WEIGHTS;
-    switch (way_of(call->desc, call->pass)) {
-    case NOTHING:
-        break;
-    case BF16:
-        td_conv_bf16_run(pool, call, workspace);
-        break;
-    case WINOGRAD:
-        td_wino_run(pool, call, workspace);
-        break;
-    case DEPTHWISE:
-        if (weights) {
-            td_conv_depthwise_reduce_run(pool, &reduce, workspace);
-        } else {
-            td_conv_depthwise_apply_run(pool, &apply, workspace);
-        }
-        break;
-    case PLANNED:
-        if (weights) {
-            td_conv_reduce_run(pool, &reduce, workspace);
-        } else {
-            td_conv_apply_run(pool, &apply, workspace);
-        }
-        break;
-    }
+    run_pass(pool, call, &(td_conv_space){ .base = workspace });
 }

@@ -21,8 +21,7 @@
  * All sums run in an order that depends on the shapes and the instruction set only, never on the
  * number of threads.
  */
-#ifndef TD_TENSOR_CPU_CONV_H
-#define TD_TENSOR_CPU_CONV_H
+#pragma once
 
 #include "tensor/cpu/pool.h"
 #include "tensor/dtype.h"
@@ -79,5 +78,3 @@ typedef struct td_conv2d_call {
 
 /* `pool` may be NULL; nothing is allocated. */
 void td_conv2d_run(td_pool *pool, const td_conv2d_call *call, void *workspace);
-
-#endif

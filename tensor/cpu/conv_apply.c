@@ -277,17 +277,12 @@ static void task(void *ctx, int64_t task)
 
 /* ---- running ---- */
 
-int64_t td_conv_apply_workspace(const td_conv_apply *apply)
+void td_conv_apply_run(td_pool *pool, const td_conv_apply *apply, td_conv_space *space)
 {
-    td_conv_space space = { 0 };
-    td_apply_plan_make(apply, &space);
-    return space.used;
-}
-
-void td_conv_apply_run(td_pool *pool, const td_conv_apply *apply, void *workspace)
-{
-    td_conv_space space = { .base = workspace };
-    td_apply_plan p = td_apply_plan_make(apply, &space);
+    td_apply_plan p = td_apply_plan_make(apply, space);
+    if (!space->base) {
+        return;
+    }
     const td_conv_taps *h = &p.classes.h.taps, *w = &p.classes.w.taps;
     double weights = (double)(p.depth * p.to_channels * p.groups) * (double)(h->alive * w->alive);
     double rows = (double)(h->size * w->size) * (double)apply->problem->n;

@@ -1,6 +1,5 @@
 /* The plan of forward and backward-data: made by conv_apply_plan.c, run by conv_apply.c. */
-#ifndef TD_TENSOR_CPU_CONV_APPLY_H
-#define TD_TENSOR_CPU_CONV_APPLY_H
+#pragma once
 
 #include "tensor/cpu/conv_classes.h"
 
@@ -64,5 +63,3 @@ void td_apply_pack(const td_apply_plan *plan, int64_t n, const char *from, int64
                    int64_t count, char *to);
 /* Packs all weights. */
 void td_apply_pack_ahead(td_pool *pool, const td_apply_plan *plan);
-
-#endif

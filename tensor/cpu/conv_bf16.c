@@ -238,26 +238,16 @@ static void make_job(job *j, const td_conv2d_call *call, td_conv_space *space)
                                 .mixed = &j->mixed };
 }
 
-int64_t td_conv_bf16_workspace(const td_conv2d_call *call)
+void td_conv_bf16_run(td_pool *pool, const td_conv2d_call *call, td_conv_space *space)
 {
     if (call->pass == TD_CONV2D_BACKWARD_WEIGHTS) {
-        return td_conv_bf16_reduce_workspace(call);
-    }
-    td_conv_space space = { 0 };
-    job j;
-    make_job(&j, call, &space);
-    return space.used + td_conv_apply_workspace(&j.apply);
-}
-
-void td_conv_bf16_run(td_pool *pool, const td_conv2d_call *call, void *workspace)
-{
-    if (call->pass == TD_CONV2D_BACKWARD_WEIGHTS) {
-        td_conv_bf16_reduce_run(pool, call, workspace);
+        td_conv_bf16_reduce_run(pool, call, space);
         return;
     }
-    td_conv_space space = { .base = workspace };
     job j;
-    make_job(&j, call, &space);
-    td_bf16_pictures_run(pool, &j.source);
-    td_conv_apply_run(pool, &j.apply, space.base + space.used);
+    make_job(&j, call, space);
+    if (space->base) {
+        td_bf16_pictures_run(pool, &j.source);
+    }
+    td_conv_apply_run(pool, &j.apply, space);
 }

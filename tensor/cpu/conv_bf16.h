@@ -3,15 +3,13 @@
  * over the kernels of bf16_kernels.h. Pictures are bf16, or f32 that is split in two; weights and
  * their gradients are f32 (master weights, rounded while they are packed) or, as operands, bf16.
  */
-#ifndef TD_TENSOR_CPU_CONV_BF16_H
-#define TD_TENSOR_CPU_CONV_BF16_H
+#pragma once
 
 #include "tensor/cpu/bf16_kernels.h"
 #include "tensor/cpu/conv_internal.h"
 
 /* A pass of conv.h where the description says bf16. */
-int64_t td_conv_bf16_workspace(const td_conv2d_call *call);
-void td_conv_bf16_run(td_pool *pool, const td_conv2d_call *call, void *workspace);
+void td_conv_bf16_run(td_pool *pool, const td_conv2d_call *call, td_conv_space *space);
 
 /*
  * Pictures as the kernels read them: bf16, and the channels of a group in whole steps. Either the
@@ -49,7 +47,4 @@ bool td_bf16_uses_rows(const td_conv2d_desc *desc);
 td_conv_problem td_bf16_problem(const td_conv2d_desc *desc, bool rows);
 
 /* Backward-weights (conv_bf16_reduce.c). */
-int64_t td_conv_bf16_reduce_workspace(const td_conv2d_call *call);
-void td_conv_bf16_reduce_run(td_pool *pool, const td_conv2d_call *call, void *workspace);
-
-#endif
+void td_conv_bf16_reduce_run(td_pool *pool, const td_conv2d_call *call, td_conv_space *space);

@@ -216,19 +216,13 @@ static void run_slabs(td_pool *pool, td_bf16_reduce *p)
     }
 }
 
-int64_t td_conv_bf16_reduce_workspace(const td_conv2d_call *call)
+void td_conv_bf16_reduce_run(td_pool *pool, const td_conv2d_call *call, td_conv_space *space)
 {
-    td_conv_space space = { 0 };
-    td_bf16_reduce p = { 0 };
-    bf16_reduce_make_plan(&p, call, &space);
-    return space.used;
-}
-
-void td_conv_bf16_reduce_run(td_pool *pool, const td_conv2d_call *call, void *workspace)
-{
-    td_conv_space space = { .base = workspace };
     td_bf16_reduce p = { .dw = (float *)call->w, .accumulate = call->accumulate, .first = true };
-    bf16_reduce_make_plan(&p, call, &space);
+    bf16_reduce_make_plan(&p, call, space);
+    if (!space->base) {
+        return;
+    }
     mark_used(&p.h, p.used_h, p.problem.h.in);
     mark_used(&p.w, p.used_w, p.problem.w.in);
     double work = (double)(p.h.size * p.w.size) * (double)(p.problem.n * p.problem.groups) *

@@ -1,6 +1,5 @@
 /* Backward-weights in bf16: what its product (conv_bf16_reduce.c) and its packing share. */
-#ifndef TD_TENSOR_CPU_CONV_BF16_REDUCE_H
-#define TD_TENSOR_CPU_CONV_BF16_REDUCE_H
+#pragma once
 
 #include "tensor/cpu/conv_bf16.h"
 
@@ -57,5 +56,3 @@ static inline td_bf16 *td_bf16_reduce_dy(const td_bf16_reduce *p, int64_t panel,
 /* Packs the present slab: first the tasks of x, then one for each row of dy and panel. */
 int64_t td_bf16_reduce_x_tasks(const td_bf16_reduce *p);
 void td_bf16_reduce_pack(void *reduce, int64_t task);
-
-#endif

@@ -12,8 +12,7 @@
  * The pixels of an axis are sorted into sets; the same taps are valid for all pixels of a set. A
  * set of rows times a set of columns is a class of pixels, and a class is cut into row blocks. So
  * nothing is ever multiplied by padding, whatever stride and dilation are. */
-#ifndef TD_TENSOR_CPU_CONV_CLASSES_H
-#define TD_TENSOR_CPU_CONV_CLASSES_H
+#pragma once
 
 #include "tensor/cpu/conv_internal.h"
 
@@ -74,5 +73,3 @@ void td_conv_classes_cut(td_conv_classes *all);
 void td_conv_class_rows(const td_conv_classes *all, const td_conv_class *c, int64_t first,
                         int64_t count, const td_conv_strides *from, const td_conv_strides *to,
                         int64_t *a_row, int64_t *c_row);
-
-#endif

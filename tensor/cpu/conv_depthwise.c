@@ -247,17 +247,12 @@ static void apply_task(void *ctx, int64_t task)
     }
 }
 
-int64_t td_conv_depthwise_apply_workspace(const td_conv_apply *apply)
+void td_conv_depthwise_apply(td_pool *pool, const td_conv_apply *apply, td_conv_space *space)
 {
-    td_conv_space space = { 0 };
-    apply_plan(apply, &space);
-    return space.used;
-}
-
-void td_conv_depthwise_apply_run(td_pool *pool, const td_conv_apply *apply, void *workspace)
-{
-    td_conv_space space = { .base = workspace };
-    plan p = apply_plan(apply, &space);
+    plan p = apply_plan(apply, space);
+    if (!space->base) {
+        return;
+    }
     depthwise_find_runs(&p);
     int64_t size = (int64_t)p.common.kernels->size;
     int64_t taps = (int64_t)p.common.h.kernel * p.common.w.kernel;

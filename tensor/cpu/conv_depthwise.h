@@ -1,6 +1,5 @@
 /* What the passes of depthwise convolutions share. */
-#ifndef TD_TENSOR_CPU_CONV_DEPTHWISE_H
-#define TD_TENSOR_CPU_CONV_DEPTHWISE_H
+#pragma once
 
 #include "tensor/cpu/conv_internal.h"
 #include "tensor/cpu/depthwise_kernels.h"
@@ -23,5 +22,3 @@ td_depthwise_plan td_depthwise_plan_make(const td_conv_problem *problem, bool ba
 
 /* The pool, or NULL where the work is too little to wake it. */
 td_pool *td_depthwise_pool(td_pool *pool, const td_depthwise_plan *plan);
-
-#endif

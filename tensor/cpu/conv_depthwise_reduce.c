@@ -193,17 +193,12 @@ static void add_pieces(const plan *p)
     }
 }
 
-int64_t td_conv_depthwise_reduce_workspace(const td_conv_reduce *reduce)
+void td_conv_depthwise_reduce(td_pool *pool, const td_conv_reduce *reduce, td_conv_space *space)
 {
-    td_conv_space space = { 0 };
-    reduce_plan(reduce, &space);
-    return space.used;
-}
-
-void td_conv_depthwise_reduce_run(td_pool *pool, const td_conv_reduce *reduce, void *workspace)
-{
-    td_conv_space space = { .base = workspace };
-    plan p = reduce_plan(reduce, &space);
+    plan p = reduce_plan(reduce, space);
+    if (!space->base) {
+        return;
+    }
     td_pool_run(td_depthwise_pool(pool, &p.common), p.column_blocks * p.pieces,
                 depthwise_reduce_task, &p);
     add_pieces(&p);

@@ -1,6 +1,5 @@
 /* What the passes of the convolution share: how taps connect pixels, and how images lie. */
-#ifndef TD_TENSOR_CPU_CONV_INTERNAL_H
-#define TD_TENSOR_CPU_CONV_INTERNAL_H
+#pragma once
 
 #include "tensor/cpu/conv.h"
 #include "tensor/cpu/gemm_kernels.h"
@@ -101,8 +100,8 @@ typedef struct td_conv_mixed {
 td_turns td_conv_turns(const td_conv_problem *problem, const td_conv_taps *h, const td_conv_taps *w,
                        int64_t blocks, int64_t panels, int threads);
 
-int64_t td_conv_apply_workspace(const td_conv_apply *apply);
-void td_conv_apply_run(td_pool *pool, const td_conv_apply *apply, void *workspace);
+/* Takes its memory from `space`; computes nothing if that only measures. So do the passes below. */
+void td_conv_apply_run(td_pool *pool, const td_conv_apply *apply, td_conv_space *space);
 
 /* The pass that builds weights: dw = x^T dy for every tap, summed over pixels and images. */
 typedef struct td_conv_reduce {
@@ -127,8 +126,7 @@ typedef struct td_conv_combine {
 
 void td_conv_combine_run(td_pool *pool, const td_conv_combine *combine);
 
-int64_t td_conv_reduce_workspace(const td_conv_reduce *reduce);
-void td_conv_reduce_run(td_pool *pool, const td_conv_reduce *reduce, void *workspace);
+void td_conv_reduce_run(td_pool *pool, const td_conv_reduce *reduce, td_conv_space *space);
 
 /* How many groups should share a vector, 0: none. */
 int64_t td_conv_groups_sharing(const td_conv_problem *problem);
@@ -137,9 +135,5 @@ int64_t td_conv_groups_sharing(const td_conv_problem *problem);
 td_gemm_lanes td_conv_groups_lanes(int64_t sharing, int64_t from, int64_t to);
 
 /* Depthwise convolutions: one input and one output channel in each group. */
-int64_t td_conv_depthwise_apply_workspace(const td_conv_apply *apply);
-void td_conv_depthwise_apply_run(td_pool *pool, const td_conv_apply *apply, void *workspace);
-int64_t td_conv_depthwise_reduce_workspace(const td_conv_reduce *reduce);
-void td_conv_depthwise_reduce_run(td_pool *pool, const td_conv_reduce *reduce, void *workspace);
-
-#endif
+void td_conv_depthwise_apply(td_pool *pool, const td_conv_apply *apply, td_conv_space *space);
+void td_conv_depthwise_reduce(td_pool *pool, const td_conv_reduce *reduce, td_conv_space *space);

@@ -289,17 +289,12 @@ void td_conv_combine_run(td_pool *pool, const td_conv_combine *c)
 
 /* ---- running ---- */
 
-int64_t td_conv_reduce_workspace(const td_conv_reduce *reduce)
+void td_conv_reduce_run(td_pool *pool, const td_conv_reduce *reduce, td_conv_space *space)
 {
-    td_conv_space space = { 0 };
-    td_reduce_plan_make(reduce, &space);
-    return space.used;
-}
-
-void td_conv_reduce_run(td_pool *pool, const td_conv_reduce *reduce, void *workspace)
-{
-    td_conv_space space = { .base = workspace };
-    td_reduce_plan p = td_reduce_plan_make(reduce, &space);
+    td_reduce_plan p = td_reduce_plan_make(reduce, space);
+    if (!space->base) {
+        return;
+    }
     const td_conv_problem *problem = p.problem;
     double products = (double)p.rows * (double)(problem->ic * problem->oc_all) * (double)p.h.alive *
                       (double)p.w.alive;

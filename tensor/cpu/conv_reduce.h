@@ -1,6 +1,5 @@
 /* The plan of backward-weights: made by conv_reduce_plan.c, run by conv_reduce.c. */
-#ifndef TD_TENSOR_CPU_CONV_REDUCE_H
-#define TD_TENSOR_CPU_CONV_REDUCE_H
+#pragma once
 
 #include "tensor/cpu/conv_internal.h"
 
@@ -29,5 +28,3 @@ typedef struct td_reduce_plan {
 } td_reduce_plan;
 
 td_reduce_plan td_reduce_plan_make(const td_conv_reduce *reduce, td_conv_space *space);
-
-#endif

@@ -306,17 +306,12 @@ bool td_wino_wins(const td_conv2d_desc *d, td_conv2d_pass pass)
     return channels >= 16 && rows >= least && gain > (weights ? 2.2 : 1.8);
 }
 
-int64_t td_wino_workspace(const td_conv2d_call *call)
+void td_wino_run(td_pool *pool, const td_conv2d_call *call, td_conv_space *space)
 {
-    td_conv_space space = { 0 };
-    wino_make_plan(call, &space);
-    return space.used;
-}
-
-void td_wino_run(td_pool *pool, const td_conv2d_call *call, void *workspace)
-{
-    td_conv_space space = { .base = workspace };
-    plan p = wino_make_plan(call, &space);
+    plan p = wino_make_plan(call, space);
+    if (!space->base) {
+        return;
+    }
     if (p.weights) {
         td_wino_weights(pool, &p);
     }

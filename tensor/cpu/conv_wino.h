@@ -1,6 +1,5 @@
 /* Convolutions by Winograd's transform; conv.c decides where. */
-#ifndef TD_TENSOR_CPU_CONV_WINO_H
-#define TD_TENSOR_CPU_CONV_WINO_H
+#pragma once
 
 #include "tensor/cpu/conv_internal.h"
 
@@ -9,7 +8,4 @@ bool td_wino_possible(const td_conv2d_desc *desc);
 /* Whether it is also faster than the direct way, on machines like those that were measured. */
 bool td_wino_wins(const td_conv2d_desc *desc, td_conv2d_pass pass);
 
-int64_t td_wino_workspace(const td_conv2d_call *call);
-void td_wino_run(td_pool *pool, const td_conv2d_call *call, void *workspace);
-
-#endif
+void td_wino_run(td_pool *pool, const td_conv2d_call *call, td_conv_space *space);

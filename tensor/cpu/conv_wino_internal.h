@@ -2,11 +2,9 @@
  * Inside Winograd's convolutions: the plan of one, and its steps (conv_wino_steps.c). A step takes
  * some rows to points, multiplies them, or brings them back.
  */
-#ifndef TD_TENSOR_CPU_CONV_WINO_INTERNAL_H
-#define TD_TENSOR_CPU_CONV_WINO_INTERNAL_H
+#pragma once
 
 #include "tensor/cpu/conv_wino.h"
-#include "tensor/cpu/gemm_kernels.h"
 #include "tensor/cpu/wino_kernels.h"
 
 #include <stdatomic.h>
@@ -91,5 +89,3 @@ void td_wino_weights(td_pool *pool, td_wino_plan *plan);
 
 /* Whether all threads work on one round. */
 bool td_wino_shares_rounds(const td_conv2d_desc *desc, td_conv2d_pass pass);
-
-#endif

@@ -1,7 +1,6 @@
 /* The CPU devices of this process, and their thread pools. */
 #include "tensor/cpu/cpu_device.h"
 
-#include "tensor/backend.h"
 #include "tensor/cpu/cpus.h"
 
 #include <errno.h>
@@ -62,10 +61,8 @@ td_status td_cpu_set_threads(td_device device, int threads)
     int wanted = threads_wanted(cpu);
     int error = pool != NULL ? td_pool_set_threads(pool, wanted) : 0;
     pthread_mutex_unlock(&lock);
-    if (error != 0) {
-        return td_fail(TD_E_DEVICE, "%s: %d threads could not be started (%s); one is used",
-                       td_device_name(device), wanted, strerror(error));
-    }
+    TD_CHECK(error == 0, TD_E_DEVICE, "%s: %d threads could not be started (%s); one is used",
+             td_device_name(device), wanted, strerror(error));
     return TD_OK;
 }
 
@@ -91,9 +88,7 @@ int td_cpu_count(void)
 td_status td_cpu_pin(td_device device, int rank, int ranks)
 {
     td_pool *pool = td_cpu_pool(device);
-    if (pool == NULL) {
-        return td_fail(TD_E_NOMEM, "%s: no memory for its threads", td_device_name(device));
-    }
+    TD_CHECK(pool != NULL, TD_E_NOMEM, "%s: no memory for its threads", td_device_name(device));
     pthread_mutex_lock(&lock);
     int threads = td_pool_threads(pool), usable = td_usable_cpus(), error = 0;
     bool enough = threads * ranks <= usable;
@@ -101,17 +96,13 @@ td_status td_cpu_pin(td_device device, int rank, int ranks)
         error = td_pool_pin(pool, rank * threads);
     }
     pthread_mutex_unlock(&lock);
-    if (!enough) {
-        return td_fail(TD_E_ARG,
-                       "%d processes of %d threads cannot be bound to CPUs of their own: this one "
-                       "may use %d; take fewer threads, or do not bind them (a launcher may have "
-                       "done it already)",
-                       ranks, threads, usable);
-    }
-    if (error != 0) {
-        return td_fail(TD_E_DEVICE, "%s: its threads cannot be bound to CPUs (%s)",
-                       td_device_name(device), strerror(error));
-    }
+    TD_CHECK(enough, TD_E_ARG,
+             "%d processes of %d threads cannot be bound to CPUs of their own: this one "
+             "may use %d; take fewer threads, or do not bind them (a launcher may have "
+             "done it already)",
+             ranks, threads, usable);
+    TD_CHECK(error == 0, TD_E_DEVICE, "%s: its threads cannot be bound to CPUs (%s)",
+             td_device_name(device), strerror(error));
     return TD_OK;
 }
 

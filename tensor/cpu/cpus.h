@@ -1,6 +1,5 @@
 /* The processors that this process may use. */
-#ifndef TD_TENSOR_CPU_CPUS_H
-#define TD_TENSOR_CPU_CPUS_H
+#pragma once
 
 #include <pthread.h>
 
@@ -21,5 +20,3 @@ void td_pool_share_cpus(int processes);
 /* Lets a thread run on `count` CPUs only, from the `first` usable one on. 0 or an errno code;
  * EINVAL: there are too few. */
 int td_bind_thread(pthread_t thread, int first, int count);
-
-#endif

@@ -1,7 +1,6 @@
 /* The innermost loops of convolutions whose groups have one channel, over plain pointers to floats
  * or doubles: no products of matrices, each channel meets its own weights only. */
-#ifndef TD_TENSOR_CPU_DEPTHWISE_KERNELS_H
-#define TD_TENSOR_CPU_DEPTHWISE_KERNELS_H
+#pragma once
 
 #include "tensor/cpu/gemm_kernels.h"
 
@@ -40,5 +39,3 @@ typedef struct td_depthwise_kernels {
 
 /* For TD_F32 or TD_F64, on the instruction set in use. */
 const td_depthwise_kernels *td_depthwise_kernels_for(td_dtype dtype);
-
-#endif

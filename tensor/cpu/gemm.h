@@ -9,8 +9,7 @@
  * The order in which an element's terms are added depends on k and on the instruction set only,
  * not on the other sizes' strides, packing or threads.
  */
-#ifndef TD_TENSOR_CPU_GEMM_H
-#define TD_TENSOR_CPU_GEMM_H
+#pragma once
 
 #include "tensor/cpu/pool.h"
 #include "tensor/cpu/turns.h"
@@ -54,5 +53,3 @@ size_t td_gemm_workspace(const td_gemm_desc *desc);
 /* Computes the product. `workspace` is best aligned to 64 bytes; its contents do not matter.
  * Allocates nothing; small products stay on the calling thread. `pool` may be NULL. */
 void td_gemm(td_pool *pool, const td_gemm_desc *desc, void *workspace);
-
-#endif

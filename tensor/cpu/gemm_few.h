@@ -1,6 +1,5 @@
 /* Products of few rows, TD_FEW_ROWS at most, by a large matrix (gemm.c asks). */
-#ifndef TD_TENSOR_CPU_GEMM_FEW_H
-#define TD_TENSOR_CPU_GEMM_FEW_H
+#pragma once
 
 #include "tensor/cpu/gemm.h"
 #include "tensor/kernels/kernel_types.h"
@@ -10,5 +9,3 @@ bool td_gemm_is_few(const td_gemm_desc *desc);
 /* A and C are f32, and so is B, or, with b_dtype, bf16: C then has the bits of a product by B as
  * f32. */
 void td_gemm_few(td_pool *pool, const td_gemm_desc *desc);
-
-#endif

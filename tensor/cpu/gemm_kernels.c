@@ -87,79 +87,14 @@ PACK_COLUMNS(pack_columns, , 4, transpose_4x4)
 PACK_COLUMNS(pack_columns_avx2, TD_TARGET_AVX2, 8, transpose_8x8)
 #endif
 
-/* ---- portable: 6 x 8, and NEON, which has as many registers as AVX-512: 6 x 16 ---- */
-
-#if TD_NEON
-#define GROUPED_ROWS 6
-#define INDEX uint8x16_t
-#endif
-#define K(name) f32_##name
-#define ELEM float
-#define VEC f32x4
-#define LANES 4
-#define TARGET
-#define PACK_COLUMNS_FN pack_columns
-#define MAX_VECS (TD_NEON ? 4 : 2)
-#include "tensor/cpu/gemm_kernel.inc"
-
-#define K(name) f64_##name
-#define ELEM double
-#define VEC f64x2
-#define LANES 2
-#define TARGET
-#define PACK_COLUMNS_FN pack_columns
-#define MAX_VECS (TD_NEON ? 4 : 2)
-#include "tensor/cpu/gemm_kernel.inc"
-
-#if TD_X86
-
-/* ---- AVX2: 6 x 16 ---- */
-
-#define K(name) avx2_##name
-#define ELEM float
-#define VEC __m256
-#define LANES 8
-#define TARGET TD_TARGET_AVX2
-#define GROUPED_ROWS 6
-#define INDEX __m256i
-#define PACK_COLUMNS_FN pack_columns_avx2
-#define MAX_VECS 2
-#include "tensor/cpu/gemm_kernel.inc"
-
-/* ---- AVX-512: 6 x 64 ---- */
-
-#define K(name) avx512_##name
-#define ELEM float
-#define VEC __m512
-#define LANES 16
-#define TARGET TD_TARGET_AVX512
-#define GROUPED_ROWS 8
-#define INDEX __m512i
-#define PACK_COLUMNS_FN pack_columns_avx2
-#define MAX_VECS 4
-#include "tensor/cpu/gemm_kernel.inc"
-
-#endif
+#define KERNELS "tensor/cpu/gemm_kernel.inc"
+#include "tensor/cpu/each_vectors.inc"
 
 const td_gemm_kernels *td_gemm_kernels_for(td_dtype dtype)
 {
-    if (dtype == TD_F64) {
-        return &f64_kernels;
-    }
-    if (dtype == TD_BF16) {
-        return td_bf16_kernels_now();
-    }
-#if TD_X86
-    switch (td_isa_vectors()) {
-    case TD_ISA_AVX512:
-        return &avx512_kernels;
-    case TD_ISA_AVX2:
-        return &avx2_kernels;
-    default:
-        break;
-    }
-#endif
-    return &f32_kernels;
+    return dtype == TD_F64    ? &f64_kernels
+           : dtype == TD_BF16 ? td_bf16_kernels_now()
+                              : TD_OF_VECTORS(kernels);
 }
 
 void td_gemm_strided(const td_gemm_kernels *kernels, const td_gemm_block *block, int64_t a_row,

@@ -4,8 +4,7 @@
  * table for each instruction set and element type: f32, f64, and bf16, whose elements are
  * multiplied in pairs by AVX-512 or in whole tiles by AMX, and added up in f32.
  */
-#ifndef TD_TENSOR_CPU_GEMM_KERNELS_H
-#define TD_TENSOR_CPU_GEMM_KERNELS_H
+#pragma once
 
 #include "tensor/cpu/isa.h"
 #include "tensor/dtype.h"
@@ -108,5 +107,3 @@ enum {
     /* The widest row of a panel; for buffers that hold one on the stack. */
     TD_GEMM_MAX_PANEL_BYTES = 256,
 };
-
-#endif

@@ -1,6 +1,5 @@
 /* What the loops over tiles share (gemm_tiles.inc). */
-#ifndef TD_TENSOR_CPU_GEMM_TILES_H
-#define TD_TENSOR_CPU_GEMM_TILES_H
+#pragma once
 
 #include "tensor/cpu/gemm_kernels.h"
 
@@ -19,5 +18,3 @@ static inline int next_rows(int64_t left, int most)
     }
     return left <= 6 ? (int)left : (int)(left + 1) / 2;
 }
-
-#endif

@@ -2,8 +2,7 @@
  * Which instruction set the CPU kernels use. One binary carries them all: a kernel is compiled
  * for its instruction set by a function attribute and chosen when the program runs.
  */
-#ifndef TD_TENSOR_ISA_H
-#define TD_TENSOR_ISA_H
+#pragma once
 
 /* TD_X86 is 1 where AVX2 and more may be, TD_NEON on AArch64. */
 #if defined(__x86_64__)
@@ -64,6 +63,16 @@ td_isa td_isa_current(void);
 /* The same for kernels of f32 and f64: at most TD_ISA_VECTORS. */
 td_isa td_isa_vectors(void);
 
+/* What a file has made of a name for the vectors of f32 in use (tensor/cpu/each_vectors.inc). */
+#if TD_X86
+#define TD_OF_VECTORS(name)                                                                        \
+    (td_isa_vectors() == TD_ISA_AVX512 ? &avx512_##name                                            \
+     : td_isa_vectors() == TD_ISA_AVX2 ? &avx2_##name                                              \
+                                       : &f32_##name)
+#else
+#define TD_OF_VECTORS(name) (&f32_##name)
+#endif
+
 /*
  * Uses this level from now on, or the detected one if that is lower; returns what is now in use.
  * For tests and benchmarks: call it between operations, never during one, and ask for workspace
@@ -73,5 +82,3 @@ td_isa td_isa_force(td_isa isa);
 
 /* The level's name, as TANDEM_CPU_ISA takes it. */
 const char *td_isa_name(td_isa isa);
-
-#endif

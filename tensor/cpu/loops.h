@@ -6,8 +6,7 @@
  * than bf16 can hold.
  *
  * n counts elements; a stride follows its pointer and counts elements too. */
-#ifndef TD_TENSOR_CPU_LOOPS_H
-#define TD_TENSOR_CPU_LOOPS_H
+#pragma once
 
 #include "tensor/kernels/kernels.h"
 
@@ -203,5 +202,3 @@ extern const td_loops td_loops_f32_portable, td_loops_f64_portable, td_loops_bf1
 extern const td_loops td_loops_f32_avx2, td_loops_f64_avx2, td_loops_bf16_avx2;
 extern const td_loops td_loops_f32_avx512, td_loops_bf16_avx512; /* f64: AVX2's */
 extern const td_loops td_loops_bf16_avx512_bf16;                 /* bf16 alone: f32 is AVX-512's */
-
-#endif

@@ -1,13 +1,11 @@
 /* What the files that compile the loops share; see loops.inc. */
-#ifndef TD_TENSOR_CPU_LOOPS_COMMON_H
-#define TD_TENSOR_CPU_LOOPS_COMMON_H
+#pragma once
 
 #include "tensor/f16.h"
 #include "tensor/cpu/isa.h"
 #include "tensor/cpu/loops.h"
 #include "tensor/kernels/formulas.h"
 #include "tensor/kernels/packed.h"
-#include "tensor/kernels/philox.h"
 
 #include <math.h>
 #include <string.h>
@@ -43,6 +41,4 @@ enum {
 #define TD_IVDEP
 #else
 #define TD_IVDEP _Pragma("GCC ivdep")
-#endif
-
 #endif

@@ -10,10 +10,6 @@
 #include "tensor/cpu/attention_tiles.h"
 #include "tensor/cpu/cpu_device.h"
 #include "tensor/cpu/ops.h"
-#include "tensor/kernels/element.h"
-#include "tensor/extend.h"
-#include "tensor/kernels/staged.h"
-#include "tensor/storage.h"
 
 #include <math.h>
 #include <stdatomic.h>

@@ -3,11 +3,8 @@
  * block of rows gives its mean and its sum of squares about that mean; blocks are merged in double
  * by the formula for the variance of a union (Chan, Golub and LeVeque 1979), so a large mean costs
  * no accuracy. */
-#include "tensor/cpu/loops.h"
 #include "tensor/cpu/ops.h"
-#include "tensor/kernels/staged.h"
 #include "tensor/cpu/ops_norm.h"
-#include "tensor/extend.h"
 
 #include <math.h>
 #include <string.h>
@@ -60,7 +57,7 @@ static void norm_find_moments(norm_job *job, td_device device)
 {
     int64_t chunks = (job->rows + job->chunk - 1) / job->chunk;
     job->moments = td_scratch(device, (size_t)(chunks * 4 * job->channels) * sizeof(double));
-    td_parallel(device, job->rows, job->chunk, moments_range, job);
+    td_parallel_chunks(device, job->rows, job->chunk, moments_range, job);
     for (int64_t r = job->chunk; r < job->rows; r += job->chunk) {
         int64_t n = job->rows - r < job->chunk ? job->rows - r : job->chunk;
         const double *part = job->moments + r / job->chunk * 4 * job->channels;

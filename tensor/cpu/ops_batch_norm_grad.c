@@ -6,11 +6,8 @@
  *
  * First the sums, then dx, backwards, because the end of what the first pass read is still in the
  * caches. Where the addend's gradient is written anyway, the second pass reads it as g. */
-#include "tensor/cpu/loops.h"
 #include "tensor/cpu/ops.h"
-#include "tensor/kernels/staged.h"
 #include "tensor/cpu/ops_norm.h"
-#include "tensor/extend.h"
 
 #include <string.h>
 
@@ -86,7 +83,7 @@ static void sums_range(void *ctx, int64_t begin, int64_t end)
 /* Leaves the sums over all rows in sums[0..2*channels). */
 static void find_sums(grad_job *job, td_device device)
 {
-    td_parallel(device, job->rows, job->chunk, sums_range, job);
+    td_parallel_chunks(device, job->rows, job->chunk, sums_range, job);
     for (int64_t r = job->chunk; r < job->rows; r += job->chunk) {
         const double *part = job->sums + r / job->chunk * 4 * job->channels;
         for (int64_t i = 0; i < 2 * job->channels; i++) {

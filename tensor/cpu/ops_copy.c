@@ -2,12 +2,7 @@
  * back): it goes in square tiles, as wide as a line of the caches. The rows of a larger tile, where
  * they are powers of two apart, push each other out of the few places that caches have for them. */
 #include "tensor/cpu/gemm_kernels.h"
-#include "tensor/cpu/loops.h"
 #include "tensor/cpu/ops.h"
-#include "tensor/cpu/ops_walk.h"
-#include "tensor/kernels/element.h"
-#include "tensor/f16.h"
-#include "tensor/storage.h"
 
 #include <string.h>
 
@@ -43,15 +38,9 @@ void td_copy_run(size_t size, int64_t n, void *y, int64_t sy, const void *x, int
 {
     if (sy == 1 && sx == 1) {
         memcpy(y, x, (size_t)n * size);
-    } else if (size == 1) {
-        COPY_STRIDED(uint8_t)
-    } else if (size == 2) {
-        COPY_STRIDED(uint16_t)
-    } else if (size == 4) {
-        COPY_STRIDED(uint32_t)
-    } else {
-        COPY_STRIDED(uint64_t)
+        return;
     }
+    TD_BY_SIZE(size, COPY_STRIDED)
 }
 
 #define EACH(expression)                                                                           \
@@ -147,24 +136,12 @@ static void copy_range(void *ctx, int64_t begin, int64_t end)
 
 static void copy_tile(const copy_job *job, int64_t rows, int64_t columns, void *y, const void *x)
 {
-    switch (td_dtype_size(job->y_dtype)) {
-    case 1:
-        COPY_TILE(uint8_t)
-        break;
-    case 2:
-        COPY_TILE(uint16_t)
-        break;
-    case 4:
-        if (job->x_row == 1) {
-            td_gemm_kernels_for(TD_F32)->turn(y, x, job->y_row, rows, columns, job->x_column);
-            break;
-        }
-        COPY_TILE(uint32_t)
-        break;
-    default:
-        COPY_TILE(uint64_t)
-        break;
+    size_t size = td_dtype_size(job->y_dtype);
+    if (size == 4 && job->x_row == 1) {
+        td_gemm_kernels_for(TD_F32)->turn(y, x, job->y_row, rows, columns, job->x_column);
+        return;
     }
+    TD_BY_SIZE(size, COPY_TILE)
 }
 
 /* Items are bands of rows, plane by plane. */
@@ -238,9 +215,8 @@ void td_cpu_copy(td_tensor *y, const td_tensor *x)
         take_plane(&job, d);
         int64_t planes = count / (job.rows * job.columns);
         int64_t items = planes * job.bands;
-        td_parallel(td_device_of(y), items, td_item_chunk(items, job.tile * job.columns),
-                    transpose_range, &job);
+        td_parallel(td_device_of(y), items, job.tile * job.columns, transpose_range, &job);
         return;
     }
-    td_parallel(td_device_of(y), count, td_element_chunk(count), copy_range, &job);
+    td_parallel(td_device_of(y), count, 1, copy_range, &job);
 }

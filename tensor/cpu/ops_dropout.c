@@ -1,10 +1,5 @@
 /* Dropout. Elements are numbered row-major, four of them share a Philox counter. */
-#include "tensor/cpu/loops.h"
 #include "tensor/cpu/ops.h"
-#include "tensor/kernels/staged.h"
-#include "tensor/cpu/ops_walk.h"
-#include "tensor/storage.h"
-#include "tensor/extend.h"
 
 #include <math.h>
 
@@ -57,6 +52,6 @@ void td_cpu_dropout(td_tensor *y, const td_tensor *x, double p, td_philox_key ke
         .accumulate = accumulate,
     };
     int64_t n = td_numel(y);
-    td_parallel(td_device_of(y), n, td_element_chunk(n), dropout_range, &job);
+    td_parallel(td_device_of(y), n, 1, dropout_range, &job);
     td_stage_end(&sy, &sx);
 }

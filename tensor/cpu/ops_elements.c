@@ -1,11 +1,8 @@
 /* Element operations: unary, binary, their gradients, comparisons, choices. What is computed stands
  * in tensor/kernels/elementwise.def; here only how tensors are gone over. */
-#include "tensor/cpu/loops.h"
 #include "tensor/cpu/ops.h"
 #include "tensor/cpu/ops_half.h"
 #include "tensor/cpu/ops_integers.h"
-#include "tensor/cpu/ops_walk.h"
-#include "tensor/storage.h"
 
 typedef struct element_job element_job;
 struct element_job {
@@ -174,19 +171,20 @@ static void element_range(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/* dtype: the loop's. */
+/* dtype: the loop's. An operand that is NULL is one zero, with strides of 0. */
 static void run_elements(element_job *job, td_dtype dtype, int operands,
                          const td_tensor *const *tensors)
 {
+    static uint64_t zero;
     td_walk_init(&job->walk, operands, tensors);
     job->dtype = dtype;
     job->half = dtype == TD_BF16 || dtype == TD_F16;
     for (int k = 0; k < operands; k++) {
-        job->base[k] = td_ptr(tensors[k]);
-        job->size[k] = (int64_t)td_dtype_size(tensors[k]->dtype);
+        const td_tensor *t = tensors[k];
+        job->base[k] = t != NULL ? td_ptr(t) : (void *)&zero;
+        job->size[k] = (int64_t)td_dtype_size((t != NULL ? t : tensors[0])->dtype);
     }
-    td_parallel(td_device_of(tensors[0]), job->walk.count, td_element_chunk(job->walk.count),
-                element_range, job);
+    td_parallel(td_device_of(tensors[0]), job->walk.count, 1, element_range, job);
 }
 
 void td_cpu_unary(td_unary_op op, td_tensor *y, const td_tensor *x, double p, double q)
@@ -263,19 +261,11 @@ void td_cpu_compare(td_compare_op op, td_tensor *y, const td_tensor *a, const td
 
 void td_cpu_where(td_tensor *y, const td_tensor *condition, const td_tensor *a, const td_tensor *b)
 {
-    static uint64_t zero;
-    td_tensor *const operands[] = { y, (td_tensor *)condition, (td_tensor *)a, (td_tensor *)b };
-    element_job job = { .dtype = y->dtype };
-    td_walk_init(&job.walk, 4, (const td_tensor *const *)operands);
-    for (int k = 0; k < 4; k++) { /* NULL: one zero, with strides of 0 */
-        const td_tensor *t = operands[k];
-        job.base[k] = t != NULL ? td_ptr(t) : (void *)&zero;
-        job.size[k] = (int64_t)td_dtype_size(t != NULL ? t->dtype : y->dtype);
-    }
-    job.loop = job.size[0] == 1   ? choose_uint8_t
-               : job.size[0] == 2 ? choose_uint16_t
-               : job.size[0] == 4 ? choose_uint32_t
-                                  : choose_uint64_t;
-    td_parallel(td_device_of(y), job.walk.count, td_element_chunk(job.walk.count), element_range,
-                &job);
+    size_t size = td_dtype_size(y->dtype);
+    element_job job = { .loop = size == 1   ? choose_uint8_t
+                                : size == 2 ? choose_uint16_t
+                                : size == 4 ? choose_uint32_t
+                                            : choose_uint64_t };
+    run_elements(&job, TD_U8, 4,
+                 (const td_tensor *[]){ y, condition, a, b }); /* bits, no numbers */
 }

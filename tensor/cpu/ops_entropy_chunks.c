@@ -1,12 +1,6 @@
 /* Cross-entropy over rows of logits that come in chunks of the vocabulary. A row's chunk is read in
  * pieces, which 16-bit floats are converted for. */
-#include "tensor/cpu/loops.h"
 #include "tensor/cpu/ops.h"
-#include "tensor/cpu/ops_walk.h"
-#include "tensor/kernels/element.h"
-#include "tensor/extend.h"
-#include "tensor/kernels/staged.h"
-#include "tensor/storage.h"
 
 #include <math.h>
 #include <string.h>
@@ -84,8 +78,7 @@ void td_cpu_entropy_chunk(td_tensor *stats, const td_tensor *logits, const td_te
     chunk_job job = chunk_job_of(logits, stats, first);
     job.labels = td_stage_in(&label, labels, TD_ROW_MAJOR);
     int64_t rows = logits->shape[0];
-    td_parallel(td_device_of(logits), rows, td_item_chunk(rows, job.words * EXP_COST), chunk_range,
-                &job);
+    td_parallel(td_device_of(logits), rows, job.words * EXP_COST, chunk_range, &job);
     td_stage_end(&label);
 }
 
@@ -151,7 +144,6 @@ void td_cpu_entropy_chunk_grad(td_tensor *logits, const td_tensor *dloss, const 
         job.scale /= td_load_element(td_ptr(total), TD_F64, 0);
     }
     int64_t rows = logits->shape[0];
-    td_parallel(td_device_of(logits), rows, td_item_chunk(rows, job.words * EXP_COST),
-                chunk_grad_range, &job);
+    td_parallel(td_device_of(logits), rows, job.words * EXP_COST, chunk_grad_range, &job);
     td_stage_end(&label);
 }

@@ -1,9 +1,7 @@
 /* bf16 and f16 are computed in float: pieces of a run are converted on the way in and out. */
-#ifndef TD_TENSOR_CPU_OPS_HALF_H
-#define TD_TENSOR_CPU_OPS_HALF_H
+#pragma once
 
 #include "tensor/f16.h"
-#include "tensor/dtype.h"
 
 enum { TD_HALF_PIECE = 256 }; /* elements of the buffers that callers keep on their stack */
 
@@ -41,5 +39,3 @@ static inline void td_half_store(td_dtype dtype, int64_t n, void *array, int64_t
         }
     }
 }
-
-#endif

@@ -1,10 +1,7 @@
 /* Pictures gathered from many, cut, mirrored and looked up. (Loaders on the CPU have a faster way:
  * data/augment.c.) */
 #include "tensor/cpu/ops.h"
-#include "tensor/cpu/ops_walk.h"
-#include "tensor/kernels/element.h"
 #include "tensor/kernels/images.h"
-#include "tensor/storage.h"
 
 typedef struct picture_job {
     td_tensor *y;
@@ -39,5 +36,5 @@ void td_cpu_pictures(td_tensor *y, td_tensor *labels, const td_tensor *pictures,
 {
     picture_job job = { y, td_ptr(labels), td_ptr(pictures), td_ptr(values), cuts };
     int64_t count = y->shape[0], size = count > 0 ? td_numel(y) / count : 0;
-    td_parallel(td_device_of(y), count, td_item_chunk(count, size), pictures_range, &job);
+    td_parallel(td_device_of(y), count, size, pictures_range, &job);
 }

@@ -1,10 +1,5 @@
 /* Kernels that check or follow indices: embedding and its gradient, range checks, hits of top k. */
-#include "tensor/cpu/loops.h"
 #include "tensor/cpu/ops.h"
-#include "tensor/kernels/element.h"
-#include "tensor/kernels/staged.h"
-#include "tensor/cpu/ops_walk.h"
-#include "tensor/storage.h"
 
 #include <stdatomic.h>
 #include <string.h>
@@ -41,7 +36,7 @@ void td_cpu_embedding(td_tensor *y, const td_tensor *table, const td_tensor *ind
         .to = td_stage_out(&sy, y, TD_ROW_MAJOR, false),
     };
     int64_t count = td_numel(index);
-    td_parallel(td_device_of(y), count, td_item_chunk(count, job.d), embedding_range, &job);
+    td_parallel(td_device_of(y), count, job.d, embedding_range, &job);
     td_stage_end(&sy, &stable, &sindex);
 }
 
@@ -73,8 +68,7 @@ void td_cpu_embedding_grad(td_tensor *dtable, const td_tensor *dy, const td_tens
         td_cpu_fill(sdtable.tensor, 0.0);
     }
     int64_t strips = (job.d + STRIP - 1) / STRIP;
-    td_parallel(td_device_of(dy), strips, td_item_chunk(strips, STRIP * job.count),
-                embedding_grad_strips, &job);
+    td_parallel(td_device_of(dy), strips, STRIP * job.count, embedding_grad_strips, &job);
     td_stage_end(&sdtable, &sdy, &sindex);
 }
 
@@ -123,7 +117,7 @@ bool td_cpu_indices_in_range(const td_tensor *index, int64_t limit, int64_t *bad
     atomic_init(&job.outside, false);
     td_walk_init(&job.walk, 1, &index);
     int64_t count = job.walk.count;
-    td_parallel(td_device_of(index), count, td_element_chunk(count), check_range, &job);
+    td_parallel(td_device_of(index), count, 1, check_range, &job);
     if (!atomic_load(&job.outside)) {
         return true;
     }

@@ -1,6 +1,5 @@
 /* Loops of integers, which need no instruction set of their own. */
-#ifndef TD_TENSOR_CPU_OPS_INTEGERS_H
-#define TD_TENSOR_CPU_OPS_INTEGERS_H
+#pragma once
 
 #include "tensor/cpu/loops.h"
 
@@ -9,5 +8,3 @@ td_binary_loop td_integer_loop(td_binary_op op, td_dtype dtype);
 
 /* i64, i32 or u8 */
 td_binary_loop td_integer_compare_loop(td_compare_op op, td_dtype dtype);
-
-#endif

@@ -1,11 +1,5 @@
 /* Layer and RMS normalisation over contiguous rows of size d. */
-#include "tensor/cpu/loops.h"
 #include "tensor/cpu/ops.h"
-#include "tensor/kernels/staged.h"
-#include "tensor/cpu/ops_walk.h"
-#include "tensor/kernels/element.h"
-#include "tensor/storage.h"
-#include "tensor/extend.h"
 
 #include <string.h>
 
@@ -58,7 +52,7 @@ void td_cpu_layer_norm(td_tensor *y, td_tensor *mean, td_tensor *inv_std, const 
     };
     int64_t rows = td_numel(inv_std);
     if (td_numel(x) > 0) {
-        td_parallel(td_device_of(x), rows, td_item_chunk(rows, job.d), layer_norm_range, &job);
+        td_parallel(td_device_of(x), rows, job.d, layer_norm_range, &job);
     }
     td_stage_end(&sb, &sw, &sx, &sy);
 }
@@ -122,7 +116,7 @@ void td_cpu_layer_norm_grad(td_tensor *dx, td_tensor *dweight, td_tensor *dbias,
     if (dweight || dbias) {
         job.partial = td_scratch(device, (size_t)(blocks * 2 * job.d) * sizeof(double));
     }
-    td_parallel(device, rows, GRAD_ROWS, layer_norm_grad_block, &job);
+    td_parallel_chunks(device, rows, GRAD_ROWS, layer_norm_grad_block, &job);
     if (job.partial) {
         add_blocks(dweight, accumulate_dweight, job.partial, blocks, job.d);
         add_blocks(dbias, accumulate_dbias, job.partial + job.d, blocks, job.d);

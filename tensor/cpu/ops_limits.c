@@ -4,8 +4,6 @@
 #include "tensor/cpu/cpu_device.h"
 #include "tensor/cpu/ops.h"
 #include "tensor/clock.h"
-#include "tensor/extend.h"
-#include "tensor/cpu/isa.h"
 #include "tensor/cpu/vectors.h"
 
 #include <stdlib.h>
@@ -45,33 +43,24 @@ static const double PEAK_SECONDS = 0.1;
         memcpy(result, &sum[0], sizeof sum[0]);                                                    \
     }
 
+/* Of f32 and of f64. */
 typedef struct peak {
     void (*run)(void *result);
     int lanes;
 } peak;
+#define PEAKS(NAME, TARGET, VEC, SET, FMA, WIDE, SET_WIDE, FMA_WIDE)                               \
+    PEAK(NAME##_peak_f32, TARGET, VEC, SET, FMA)                                                   \
+    PEAK(NAME##_peak_f64, TARGET, WIDE, SET_WIDE, FMA_WIDE)                                        \
+    static const peak NAME##_peaks[2] = { { NAME##_peak_f32, sizeof(VEC) / sizeof(float) },        \
+                                          { NAME##_peak_f64, sizeof(WIDE) / sizeof(double) } };
 
-PEAK(peak_f32_portable, , f32x4, f32_set1, f32_fma)
-PEAK(peak_f64_portable, , f64x2, f64_set1, f64_fma)
+PEAKS(f32, , f32x4, f32_set1, f32_fma, f64x2, f64_set1, f64_fma)
 #if TD_X86
-PEAK(peak_f32_avx2, TD_TARGET_AVX2, __m256, _mm256_set1_ps, _mm256_fmadd_ps)
-PEAK(peak_f64_avx2, TD_TARGET_AVX2, __m256d, _mm256_set1_pd, _mm256_fmadd_pd)
-PEAK(peak_f32_avx512, TD_TARGET_AVX512, __m512, _mm512_set1_ps, _mm512_fmadd_ps)
-PEAK(peak_f64_avx512, TD_TARGET_AVX512, __m512d, _mm512_set1_pd, _mm512_fmadd_pd)
+PEAKS(avx2, TD_TARGET_AVX2, __m256, _mm256_set1_ps, _mm256_fmadd_ps, __m256d, _mm256_set1_pd,
+      _mm256_fmadd_pd)
+PEAKS(avx512, TD_TARGET_AVX512, __m512, _mm512_set1_ps, _mm512_fmadd_ps, __m512d, _mm512_set1_pd,
+      _mm512_fmadd_pd)
 #endif
-
-static peak peak_of(bool wide)
-{
-    switch (td_isa_vectors()) {
-#if TD_X86
-    case TD_ISA_AVX2:
-        return wide ? (peak){ peak_f64_avx2, 4 } : (peak){ peak_f32_avx2, 8 };
-    case TD_ISA_AVX512:
-        return wide ? (peak){ peak_f64_avx512, 8 } : (peak){ peak_f32_avx512, 16 };
-#endif
-    default:
-        return wide ? (peak){ peak_f64_portable, 2 } : (peak){ peak_f32_portable, 4 };
-    }
-}
 
 static void peak_task(void *ctx, int64_t task)
 {
@@ -82,7 +71,7 @@ static void peak_task(void *ctx, int64_t task)
 
 static double measure_peak(td_device device, bool wide)
 {
-    peak loop = peak_of(wide);
+    peak loop = (*TD_OF_VECTORS(peaks))[wide];
     td_pool *pool = td_cpu_pool(device);
     int64_t tasks = (int64_t)td_pool_threads(pool) * TASKS_PER_THREAD;
     double best = 0.0, start = td_clock(), end = start;
@@ -109,9 +98,7 @@ td_status td_cpu_measure_limits(td_device device, td_limits *limits)
 {
     enum { BYTES = PIECES * PIECE_BYTES };
     float *memory = malloc(BYTES);
-    if (memory == NULL) {
-        return td_fail(TD_E_NOMEM, "no memory to measure how fast it is (128 MiB)");
-    }
+    TD_CHECK(memory != NULL, TD_E_NOMEM, "no memory to measure how fast it is (128 MiB)");
     for (int64_t i = 0; i < BYTES / (int64_t)sizeof(float); i++) {
         memory[i] = 1.0f;
     }
@@ -128,10 +115,8 @@ td_status td_cpu_measure_limits(td_device device, td_limits *limits)
 
 td_status td_cpu_check_precision(td_device device, td_precision precision)
 {
-    if (precision == TD_PRECISION_TF32 || precision == TD_PRECISION_FP16) {
-        return td_fail(TD_E_UNSUPPORTED,
-                       "%s does not compute in %s, which is for GPUs: use fp32, bf16 or bf16x3",
-                       td_device_name(device), td_precision_name(precision));
-    }
+    TD_CHECK(precision != TD_PRECISION_TF32 && precision != TD_PRECISION_FP16, TD_E_UNSUPPORTED,
+             "%s does not compute in %s, which is for GPUs: use fp32, bf16 or bf16x3",
+             td_device_name(device), td_precision_name(precision));
     return TD_OK;
 }

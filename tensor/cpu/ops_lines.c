@@ -2,9 +2,6 @@
  * triangles. A line is what lies along the dimension. Lines are independent of each other; what is
  * added up within one has a fixed order. */
 #include "tensor/cpu/ops.h"
-#include "tensor/cpu/ops_walk.h"
-#include "tensor/extend.h"
-#include "tensor/storage.h"
 
 typedef struct line_job line_job;
 struct line_job {
@@ -54,7 +51,7 @@ static void run_lines(line_job *job, int64_t n, int dim, int operands,
     job->n = n;
     td_walk_init(&job->walk, operands, lines);
     int64_t count = n > 0 ? job->walk.count : 0;
-    td_parallel(td_device_of(tensors[0]), count, td_item_chunk(count, n), line_range, job);
+    td_parallel(td_device_of(tensors[0]), count, n, line_range, job);
 }
 
 /* ---- gather ---- */
@@ -82,15 +79,7 @@ static void gather_range(void *ctx, int64_t begin, int64_t end)
         char *y = job->y + c.offset[0] * job->size;
         const int64_t *index = job->index + c.offset[1];
         const char *x = job->x + c.offset[2] * job->size;
-        if (job->size == 1) {
-            GATHER(uint8_t)
-        } else if (job->size == 2) {
-            GATHER(uint16_t)
-        } else if (job->size == 4) {
-            GATHER(uint32_t)
-        } else {
-            GATHER(uint64_t)
-        }
+        TD_BY_SIZE(job->size, GATHER)
     }
 }
 
@@ -105,7 +94,7 @@ void td_cpu_gather(td_tensor *y, const td_tensor *x, const td_tensor *index, int
                        .index = td_ptr(index) };
     td_walk_init(&job.walk, 3, (const td_tensor *[]){ y, index, &rest });
     int64_t count = job.walk.count;
-    td_parallel(td_device_of(y), count, td_element_chunk(count), gather_range, &job);
+    td_parallel(td_device_of(y), count, 1, gather_range, &job);
 }
 
 /* ---- loops over a line, of each type ---- */

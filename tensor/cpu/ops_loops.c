@@ -1,6 +1,4 @@
 /* Chooses the table of loops for an element type and the instruction set. */
-#include "tensor/cpu/isa.h"
-#include "tensor/cpu/loops.h"
 #include "tensor/cpu/loops_common.h"
 
 /* One table a type, of an instruction set. */

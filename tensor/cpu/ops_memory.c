@@ -1,10 +1,6 @@
 /* fill, axpy, all_finite, unscale: simple passes over tensors of any strides. */
-#include "tensor/cpu/loops.h"
 #include "tensor/cpu/ops.h"
 #include "tensor/cpu/ops_half.h"
-#include "tensor/cpu/ops_walk.h"
-#include "tensor/kernels/element.h"
-#include "tensor/storage.h"
 #include "tensor/kernels/scaling.h"
 
 #include <stdatomic.h>
@@ -16,22 +12,15 @@ typedef struct fill_job {
     td_walk walk;
     char *y;
     size_t size;
-    union {
-        uint8_t u8;
-        uint16_t u16;
-        uint32_t u32;
-        uint64_t u64;
-    } value;
+    uint64_t value; /* its first bytes */
 } fill_job;
 
-#define FILL(type, member)                                                                         \
-    do {                                                                                           \
-        type *y = (type *)job->y + c.offset[0];                                                    \
-        type value = job->value.member;                                                            \
-        for (int64_t i = 0; i < n; i++) {                                                          \
-            y[i * stride] = value;                                                                 \
-        }                                                                                          \
-    } while (0)
+#define FILL(type)                                                                                 \
+    type *y = (type *)job->y + c.offset[0], value;                                                 \
+    memcpy(&value, &job->value, sizeof value);                                                     \
+    for (int64_t i = 0; i < n; i++) {                                                              \
+        y[i * stride] = value;                                                                     \
+    }
 
 static void fill_range(void *ctx, int64_t begin, int64_t end)
 {
@@ -39,20 +28,7 @@ static void fill_range(void *ctx, int64_t begin, int64_t end)
     int64_t stride = job->walk.stride[0][0];
     td_cursor c;
     for (int64_t n = td_cursor_start(&c, &job->walk, begin, end); n; n = td_cursor_next(&c)) {
-        switch (job->size) {
-        case 1:
-            FILL(uint8_t, u8);
-            break;
-        case 2:
-            FILL(uint16_t, u16);
-            break;
-        case 4:
-            FILL(uint32_t, u32);
-            break;
-        default:
-            FILL(uint64_t, u64);
-            break;
-        }
+        TD_BY_SIZE(job->size, FILL)
     }
 }
 
@@ -61,8 +37,7 @@ void td_cpu_fill(td_tensor *y, double value)
     fill_job job = { .y = td_ptr(y), .size = td_dtype_size(y->dtype) };
     td_store_element(&job.value, y->dtype, 0, value);
     td_walk_init(&job.walk, 1, (const td_tensor *[]){ y });
-    td_parallel(td_device_of(y), job.walk.count, td_element_chunk(job.walk.count), fill_range,
-                &job);
+    td_parallel(td_device_of(y), job.walk.count, 1, fill_range, &job);
 }
 
 /* ---- axpy ---- */
@@ -127,8 +102,7 @@ void td_cpu_axpy(td_tensor *y, double alpha, const td_tensor *x)
 {
     axpy_job job = { .dtype = y->dtype, .y = td_ptr(y), .x = td_ptr(x), .alpha = alpha };
     td_walk_init(&job.walk, 2, (const td_tensor *[]){ y, x });
-    td_parallel(td_device_of(y), job.walk.count, td_element_chunk(job.walk.count), axpy_range,
-                &job);
+    td_parallel(td_device_of(y), job.walk.count, 1, axpy_range, &job);
 }
 
 /* ---- all_finite ---- */
@@ -180,8 +154,7 @@ bool td_cpu_all_finite(const td_tensor *x)
     finite_job job = { .x = td_ptr(x), .dtype = x->dtype };
     atomic_init(&job.found, false);
     td_walk_init(&job.walk, 1, &x);
-    td_parallel(td_device_of(x), job.walk.count, td_element_chunk(job.walk.count), finite_range,
-                &job);
+    td_parallel(td_device_of(x), job.walk.count, 1, finite_range, &job);
     return !atomic_load(&job.found);
 }
 

@@ -1,7 +1,6 @@
 /* What batch normalisation and its gradient share: images in the CPU's layout, or [N,C], are
  * matrices with a row per pixel and picture and a column per channel. */
-#ifndef TD_TENSOR_CPU_OPS_NORM_H
-#define TD_TENSOR_CPU_OPS_NORM_H
+#pragma once
 
 #include "tensor/cpu/loops.h"
 #include "tensor/cpu/ops_walk.h"
@@ -63,5 +62,3 @@ void td_pool_normalized(td_tensor *y, td_tensor *index, const td_tensor *x, cons
 void td_pool_grad_and_sums(void *g, const td_tensor *dy, const td_tensor *index, const td_tensor *x,
                            const void *x_data, const td_pool2d_params *params,
                            const td_norm_constants *constants, double *sums);
-
-#endif

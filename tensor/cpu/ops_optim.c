@@ -1,12 +1,9 @@
 /* The optimizers: one pass over flat memory, cut into chunks of fixed size. A chunk does what it
  * contains of each slice. */
 #include "tensor/cpu/ops.h"
-#include "tensor/cpu/loops.h"
-#include "tensor/cpu/ops_walk.h"
 #include "tensor/kernels/formulas.h"
 #include "tensor/kernels/packed.h"
 #include "tensor/kernels/scaling.h"
-#include "tensor/storage.h"
 
 #include <math.h>
 
@@ -152,7 +149,7 @@ static void run_optim(td_optim_job *job, const td_tensor *param)
         const td_optim_slice *last = &job->slices[job->count - 1];
         n = last->begin + last->count;
     }
-    td_parallel(job->device, n, td_element_chunk(n), optim_range, job);
+    td_parallel(job->device, n, 1, optim_range, job);
 }
 
 void td_cpu_sgd(td_tensor *param, const td_tensor *grad, td_tensor *momentum,

@@ -1,11 +1,8 @@
 /* Pooling of images in the CPU's layout: a pixel of all pictures and channels is one run of memory,
  * and a window is a handful of such runs (its taps). The gradient goes the other way round: a pixel
  * of the input gathers from the windows that it lies in, so nothing is written twice. */
-#include "tensor/cpu/loops.h"
 #include "tensor/cpu/ops.h"
-#include "tensor/kernels/staged.h"
 #include "tensor/cpu/ops_norm.h"
-#include "tensor/extend.h"
 
 #include <string.h>
 
@@ -237,7 +234,7 @@ static void max_pool_grad_range(void *ctx, int64_t begin, int64_t end)
 
 static void run_pool(pool_job *job, td_device device, td_range_fn fn)
 {
-    td_parallel(device, job->items, job->chunk, fn, job);
+    td_parallel_chunks(device, job->items, job->chunk, fn, job);
 }
 
 /* ---- the kernels ---- */

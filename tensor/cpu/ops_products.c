@@ -3,15 +3,9 @@
  * before and after. */
 #include "tensor/cpu/conv.h"
 #include "tensor/cpu/cpu_device.h"
-#include "tensor/cpu/gemm.h"
 #include "tensor/cpu/gemm_few.h"
 #include "tensor/cpu/gemm_kernels.h"
 #include "tensor/cpu/ops.h"
-#include "tensor/kernels/staged.h"
-#include "tensor/cpu/ops_walk.h"
-#include "tensor/storage.h"
-#include "tensor/extend.h"
-#include "tensor/f16.h"
 
 /* ---- matrix products ---- */
 

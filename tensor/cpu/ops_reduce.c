@@ -6,12 +6,7 @@
  * outputs, into segments of the reduced elements, whose partial results are combined in order.
  * All of that depends on the shape alone. */
 #include "tensor/cpu/cpu_device.h"
-#include "tensor/cpu/loops.h"
 #include "tensor/cpu/ops.h"
-#include "tensor/cpu/ops_walk.h"
-#include "tensor/kernels/element.h"
-#include "tensor/storage.h"
-#include "tensor/extend.h"
 
 #include <math.h>
 
@@ -207,8 +202,7 @@ static void run_reduce(reduce_job *job, td_device device, const td_walk *all, do
     td_pool *pool = td_cpu_pool(device);
     td_pool_run(pool, job->segments * job->blocks, reduce_task, job);
     if (job->partial) {
-        td_parallel(device, job->kept.count, td_item_chunk(job->kept.count, job->segments),
-                    combine_range, job);
+        td_parallel(device, job->kept.count, job->segments, combine_range, job);
         if (value) {
             *value = job->partial[0];
         }

@@ -1,11 +1,5 @@
 /* Rotary positions: sines and cosines of each token once, then all heads of all sequences. */
-#include "tensor/cpu/loops.h"
 #include "tensor/cpu/ops.h"
-#include "tensor/cpu/ops_walk.h"
-#include "tensor/kernels/element.h"
-#include "tensor/extend.h"
-#include "tensor/kernels/staged.h"
-#include "tensor/storage.h"
 
 #include <math.h>
 
@@ -91,9 +85,8 @@ void td_cpu_rope(td_tensor *y, const td_tensor *x, const td_rope_params *params,
     for (int64_t j = 0; j < job.pairs; j++) {
         job.frequency[j] = pow(params->base, -(double)j / (double)job.pairs);
     }
-    td_parallel(device, job.tokens, td_item_chunk(job.tokens, job.pairs * ANGLE_COST), turns_range,
-                &job);
-    td_parallel(device, rows, td_item_chunk(rows, job.heads * job.pairs * 2), rope_range, &job);
+    td_parallel(device, job.tokens, job.pairs * ANGLE_COST, turns_range, &job);
+    td_parallel(device, rows, job.heads * job.pairs * 2, rope_range, &job);
     td_scratch_free(device, job.turns);
     td_scratch_free(device, job.frequency);
     td_stage_end(&sy, &sx);

@@ -1,11 +1,5 @@
 /* Softmax along a dimension, and cross-entropy over rows of logits. */
-#include "tensor/cpu/loops.h"
 #include "tensor/cpu/ops.h"
-#include "tensor/kernels/staged.h"
-#include "tensor/cpu/ops_walk.h"
-#include "tensor/kernels/element.h"
-#include "tensor/storage.h"
-#include "tensor/extend.h"
 
 enum { EXP_COST = 2 }; /* an element's exp, in copies of an element */
 
@@ -61,7 +55,7 @@ static void run_softmax(softmax_job *job, const td_tensor *y, int dim, td_range_
     job->strips = (job->inner + TD_SOFTMAX_COLUMNS - 1) / TD_SOFTMAX_COLUMNS;
     int64_t items = count / (job->d * job->inner) * job->strips;
     int64_t columns = job->inner < TD_SOFTMAX_COLUMNS ? job->inner : TD_SOFTMAX_COLUMNS;
-    td_parallel(td_device_of(y), items, td_item_chunk(items, job->d * columns * EXP_COST), fn, job);
+    td_parallel(td_device_of(y), items, job->d * columns * EXP_COST, fn, job);
 }
 
 void td_cpu_softmax(td_tensor *y, const td_tensor *x, int dim, bool log)
@@ -182,7 +176,7 @@ void td_cpu_cross_entropy(td_tensor *loss, td_tensor *total, td_tensor *log_p,
         .losses = rows,
         .weights = rows + n,
     };
-    td_parallel(device, n, td_item_chunk(n, k * EXP_COST), entropy_range, &job);
+    td_parallel(device, n, k * EXP_COST, entropy_range, &job);
     store_losses(&job, n, loss, total);
     td_scratch_free(device, rows);
     td_stage_end(&weights, &label, &out, &in);
@@ -211,6 +205,6 @@ void td_cpu_cross_entropy_grad(td_tensor *dlogits, const td_tensor *dloss, const
         .scale =
             params->sum || dloss->ndim == 1 ? 1.0 : 1.0 / td_load_element(td_ptr(total), TD_F64, 0),
     };
-    td_parallel(device, n, td_item_chunk(n, k * EXP_COST), entropy_grad_range, &job);
+    td_parallel(device, n, k * EXP_COST, entropy_grad_range, &job);
     td_stage_end(&weights, &label, &out, &in);
 }

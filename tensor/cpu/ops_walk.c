@@ -152,10 +152,15 @@ static void run_range(void *ctx, int64_t task)
     job->fn(job->ctx, begin, end);
 }
 
-void td_parallel(td_device device, int64_t count, int64_t chunk, td_range_fn fn, void *ctx)
+void td_parallel_chunks(td_device device, int64_t count, int64_t chunk, td_range_fn fn, void *ctx)
 {
     range_job job = { fn, ctx, count, chunk };
     td_pool_run(td_cpu_pool(device), (count + chunk - 1) / chunk, run_range, &job);
+}
+
+void td_parallel(td_device device, int64_t count, int64_t cost, td_range_fn fn, void *ctx)
+{
+    td_parallel_chunks(device, count, td_item_chunk(count, cost), fn, ctx);
 }
 
 void td_parallel_backwards(td_device device, int64_t count, int64_t chunk, td_range_fn fn,

@@ -1,8 +1,7 @@
 /* How the CPU's kernels go over tensors: several tensors of one shape side by side, in the memory
  * order of the first, with neighbouring dimensions merged where all strides allow it. What is left
  * is a handful of long runs; when all tensors are dense and of one order, a single one. */
-#ifndef TD_TENSOR_CPU_OPS_WALK_H
-#define TD_TENSOR_CPU_OPS_WALK_H
+#pragma once
 
 #include "tensor/cpu/pool.h"
 #include "tensor/tensor.h"
@@ -41,10 +40,13 @@ typedef struct td_cursor {
 int64_t td_cursor_start(td_cursor *cursor, const td_walk *walk, int64_t begin, int64_t end);
 int64_t td_cursor_next(td_cursor *cursor);
 
-/* Calls fn(ctx, begin, end) for consecutive pieces of [0, count), `chunk` long but for the last, on
- * the device's threads. The pieces depend on count and chunk alone. */
+/* Calls fn(ctx, begin, end) for consecutive pieces of [0, count), on the device's threads. Each of
+ * the `count` items costs about as much as a copy of `cost` elements. The pieces depend on count
+ * and cost alone. */
 typedef void (*td_range_fn)(void *ctx, int64_t begin, int64_t end);
-void td_parallel(td_device device, int64_t count, int64_t chunk, td_range_fn fn, void *ctx);
+void td_parallel(td_device device, int64_t count, int64_t cost, td_range_fn fn, void *ctx);
+/* The same in pieces that are `chunk` long but for the last. */
+void td_parallel_chunks(td_device device, int64_t count, int64_t chunk, td_range_fn fn, void *ctx);
 /* The last ones first: what the pass before has left in the caches. */
 void td_parallel_backwards(td_device device, int64_t count, int64_t chunk, td_range_fn fn,
                            void *ctx);
@@ -52,17 +54,22 @@ void td_parallel_backwards(td_device device, int64_t count, int64_t chunk, td_ra
 /* y[i*sy] = x[i*sx] for i < n, elements of `size` bytes. */
 void td_copy_run(size_t size, int64_t n, void *y, int64_t sy, const void *x, int64_t sx);
 
-/* The chunk for work that costs about an element's copy per element. */
-static inline int64_t td_element_chunk(int64_t count)
-{
-    return count <= TD_INLINE_ELEMENTS ? TD_INLINE_ELEMENTS : TD_CHUNK_ELEMENTS;
-}
-
 /* The chunk for items of `cost` elements each. */
 static inline int64_t td_item_chunk(int64_t count, int64_t cost)
 {
-    int64_t chunk = td_element_chunk(count * cost) / (cost > 1 ? cost : 1);
+    int64_t all = count * cost <= TD_INLINE_ELEMENTS ? TD_INLINE_ELEMENTS : TD_CHUNK_ELEMENTS;
+    int64_t chunk = cost > 1 ? all / cost : all;
     return chunk > 1 ? chunk : 1;
 }
 
-#endif
+/* Runs CASE(type) for the unsigned type of elements of `size` bytes. */
+#define TD_BY_SIZE(size, CASE)                                                                     \
+    if ((size) == 1) {                                                                             \
+        CASE(uint8_t)                                                                              \
+    } else if ((size) == 2) {                                                                      \
+        CASE(uint16_t)                                                                             \
+    } else if ((size) == 4) {                                                                      \
+        CASE(uint32_t)                                                                             \
+    } else {                                                                                       \
+        CASE(uint64_t)                                                                             \
+    }

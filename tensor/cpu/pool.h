@@ -9,8 +9,7 @@
  * Which thread runs which task is decided during the run. So a task must write only its own result,
  * and a sum over tasks must be cut by data and combined in a fixed order afterwards. Then results
  * do not depend on the number of threads. */
-#ifndef TD_TENSOR_CPU_POOL_H
-#define TD_TENSOR_CPU_POOL_H
+#pragma once
 
 #include <stdint.h>
 
@@ -59,5 +58,3 @@ void td_pool_run_backwards(td_pool *pool, int64_t tasks, td_task_fn fn, void *ct
  * again, or unbinds them if there are too few CPUs for them.
  */
 int td_pool_pin(td_pool *pool, int first);
-
-#endif

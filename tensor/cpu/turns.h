@@ -8,8 +8,7 @@
  * and cores that write next to each other fetch lines from each other. Only if there are many more
  * weights than rows, there is one part, and the threads begin at different blocks.
  */
-#ifndef TD_TENSOR_CPU_TURNS_H
-#define TD_TENSOR_CPU_TURNS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -40,5 +39,3 @@ static inline void td_turn(const td_turns *t, int64_t task, int64_t *block, int6
     int64_t start = *panel * t->starts / t->panels * count / t->starts; /* of a thread's share */
     *block = first + (rest + start) % count;
 }
-
-#endif

@@ -5,8 +5,7 @@
  * Vectors of f32 of NEON, AVX2 and AVX-512 also have permute: lane i of the result is lane index[i]
  * of the vector.
  */
-#ifndef TD_TENSOR_CPU_VECTORS_H
-#define TD_TENSOR_CPU_VECTORS_H
+#pragma once
 
 #include "tensor/cpu/isa.h"
 
@@ -115,6 +114,8 @@ OP f64x2 f64_fma(f64x2 a, f64x2 b, f64x2 c)
 #if TD_NEON
 
 /* An index is that of each of a vector's 16 bytes. */
+typedef uint8x16_t f32_index;
+
 OP uint8x16_t f32_load_index(const int32_t *p)
 {
     uint32x4_t first = vmulq_n_u32(vreinterpretq_u32_s32(vld1q_s32(p)), 0x04040404);
@@ -138,6 +139,7 @@ OP f32x4 f32_permute(f32x4 v, uint8x16_t index)
 /* ---- AVX2 ---- */
 
 VECTOR_OPS(avx2, float, __m256, TD_TARGET_AVX2)
+typedef __m256i avx2_index;
 
 /* As store, past the caches; p is a multiple of the vector's size. */
 OP TD_TARGET_AVX2 void avx2_store_past(float *p, __m256 v)
@@ -183,6 +185,7 @@ OP TD_TARGET_AVX2 __m256 avx2_permute(__m256 v, __m256i index)
 /* ---- AVX-512 ---- */
 
 VECTOR_OPS(avx512, float, __m512, TD_TARGET_AVX512)
+typedef __m512i avx512_index;
 
 OP TD_TARGET_AVX512 void avx512_store_past(float *p, __m512 v)
 {
@@ -227,5 +230,3 @@ OP TD_TARGET_AVX512 __m512 avx512_permute(__m512 v, __m512i index)
 #endif
 
 #undef OP
-
-#endif

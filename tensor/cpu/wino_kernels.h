@@ -16,8 +16,7 @@
  *           0  2 -1 -2  1  0                                    1/24 -1/12 1/6
  *           0  4  0 -5  0  1                                     0    0    1
  */
-#ifndef TD_TENSOR_CPU_WINO_KERNELS_H
-#define TD_TENSOR_CPU_WINO_KERNELS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -56,5 +55,3 @@ typedef struct td_wino_kernels {
 
 /* On the instruction set in use. */
 const td_wino_kernels *td_wino_kernels_now(void);
-
-#endif

@@ -1,7 +1,6 @@
 /* For .cu files: the functions of tensor/kernels/formulas.h, several elements at once, and sums
  * over warps and blocks in a fixed order. */
-#ifndef TD_TENSOR_CUDA_COMPUTE_CUH
-#define TD_TENSOR_CUDA_COMPUTE_CUH
+#pragma once
 
 #include "tensor/cuda/element.cuh"
 #include "tensor/kernels/formulas.h"
@@ -217,5 +216,3 @@ template <int WARPS, class T> __device__ static inline T td_block_max(T value)
 
 /* Blocks that fill a large GPU a few times over; kernels walk on from there. */
 enum { TD_CUDA_THREADS = 256, TD_CUDA_MOST_BLOCKS = 132 * 16 };
-
-#endif

@@ -5,7 +5,6 @@
 #include "tensor/cuda/products.h"
 #include "tensor/cuda/vendor.h"
 #include "tensor/system/text.h"
-#include "tensor/extend.h"
 
 #include <cublasLt.h>
 

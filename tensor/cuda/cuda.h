@@ -6,11 +6,8 @@
  * Each device has one compute stream, which runs all of the device's work in order. A function
  * returns before its work is done, unless it returns a value to the host. Memory that is given back
  * can be used again at once: on the stream, its next user comes after its last one. */
-#ifndef TD_TENSOR_CUDA_CUDA_H
-#define TD_TENSOR_CUDA_CUDA_H
+#pragma once
 
-#include "tensor/kernels/kernels.h"
-#include "tensor/storage.h"
 #include "tensor/backend.h"
 #include "tensor/cuda/launch.h"
 
@@ -137,5 +134,3 @@ extern const td_graphs td_cuda_graphs;
 
 /* kernels_cuda.c */
 const td_kernels *td_cuda_kernels(void);
-
-#endif

@@ -5,16 +5,13 @@
 #include "tensor/cuda/library.h"
 #include "tensor/kernels/element.h"
 #include "tensor/system/text.h"
-#include "tensor/tune/store.h"
 #include "tensor/cuda/vendor.h"
 #include "tensor/tune/tune.h"
-#include "tensor/extend.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* The memory that a plan runs on: cuDNN wants it as a descriptor, which is worth keeping, because a
  * step has the same addresses as the one before. */

@@ -3,8 +3,7 @@
  * A graph is described by attribute after attribute; an engine is chosen for it and finalized into
  * a plan, which can then be run on any memory. All of it but running works without a GPU, for a
  * device that is described by a JSON text: so tests make every plan that models need. */
-#ifndef TD_TENSOR_CUDA_CUDNN_GRAPH_H
-#define TD_TENSOR_CUDA_CUDNN_GRAPH_H
+#pragma once
 
 #include "tensor/cuda/products.h"
 
@@ -67,5 +66,3 @@ enum { TD_CUDNN_X = 1, TD_CUDNN_W, TD_CUDNN_Y, TD_CUDNN_BIAS, TD_CUDNN_SUM };
 /* The operation graph of a convolution; NULL and b->message on failure. It lives as long as b. */
 cudnnBackendDescriptor_t td_cudnn_conv_graph(td_cudnn_build *b, const td_cudnn_target *target,
                                              const td_cuda_conv *conv);
-
-#endif

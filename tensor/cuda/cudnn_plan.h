@@ -1,6 +1,5 @@
 /* Plans of convolutions: choosing among cuDNN's engines, keeping, running. */
-#ifndef TD_TENSOR_CUDA_CUDNN_PLAN_H
-#define TD_TENSOR_CUDA_CUDNN_PLAN_H
+#pragma once
 
 #include "tensor/cuda/cudnn_graph.h"
 #include "tensor/tune/store.h"
@@ -28,5 +27,3 @@ void td_cudnn_plan_key(const td_cuda_conv *conv, bool tuned, char key[TD_PLAN_KE
 char *td_cudnn_plan_write(const td_cudnn *lib, const td_cudnn_plan *plan, size_t *bytes);
 bool td_cudnn_plan_read(const td_cudnn_target *target, const char *text, size_t bytes,
                         td_cudnn_plan *plan);
-
-#endif

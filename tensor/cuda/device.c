@@ -132,9 +132,7 @@ static td_status cuda_open_gpu(td_device device)
         return TD_E_DEVICE;
     }
     td_cuda *gpu = calloc(1, sizeof *gpu);
-    if (gpu == NULL) {
-        return td_fail(TD_E_NOMEM, "out of memory for %s", td_device_name(device));
-    }
+    TD_CHECK(gpu != NULL, TD_E_NOMEM, "out of memory for %s", td_device_name(device));
     gpu->device = device;
     td_status status = cuda_describe(gpu);
     if (status == TD_OK) {

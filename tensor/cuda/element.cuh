@@ -1,6 +1,5 @@
 /* For .cu files: element types, and conversions, the same as tensor/kernels/element.h's. */
-#ifndef TD_TENSOR_CUDA_ELEMENT_CUH
-#define TD_TENSOR_CUDA_ELEMENT_CUH
+#pragma once
 
 #include "tensor/cuda/kernel.cuh"
 #include "tensor/cuda/launch.h"
@@ -157,5 +156,3 @@ template <class S, class T> TD_HD S td_put(T value)
 {
     return td_cuda_store<S>::from(value);
 }
-
-#endif

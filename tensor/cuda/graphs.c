@@ -2,7 +2,6 @@
 #include "tensor/cuda/cuda.h"
 #include "tensor/cuda/launch_index.h"
 #include "tensor/kernels/staged.h"
-#include "tensor/extend.h"
 
 #include <stdlib.h>
 

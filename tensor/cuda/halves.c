@@ -10,7 +10,6 @@
 #include "tensor/cuda/cuda.h"
 #include "tensor/cuda/launch_memory.h"
 #include "tensor/hooks.h"
-#include "tensor/extend.h"
 
 /* A device's copies; a device's work comes from one thread at a time. epoch: copies of an earlier
  * one are stale; it changes when graphs run. */

@@ -4,8 +4,7 @@
  * Conventions that make both work: kernels are started by TD_LAUNCH alone; __shared__ arrays have a
  * fixed size; every thread of a block reaches each __syncthreads() or has returned; no part of the
  * C++ library; no atomics on floats (sums must have one order). */
-#ifndef TD_TENSOR_CUDA_KERNEL_CUH
-#define TD_TENSOR_CUDA_KERNEL_CUH
+#pragma once
 
 #include <stdint.h>
 
@@ -48,5 +47,3 @@ static inline unsigned td_blocks(int64_t n, int threads, unsigned most)
 /* The first element of a thread, and how far it is to its next, in a walk over n of them. */
 #define TD_WALK_BEGIN ((int64_t)blockIdx.x * blockDim.x + threadIdx.x)
 #define TD_WALK_STEP ((int64_t)gridDim.x * blockDim.x)
-
-#endif

@@ -1,12 +1,9 @@
 /* CUDA's kernels (tensor/kernels/kernels.def): td_cuda_fill and so on, in kernels_*.c, each beside
  * the .cu file that it starts. */
-#ifndef TD_TENSOR_CUDA_KERNELS_H
-#define TD_TENSOR_CUDA_KERNELS_H
+#pragma once
 
 #include "tensor/kernels/kernels.h"
 
 #define TD_KERNEL(TYPE, NAME, PARAMETERS, ARGUMENTS, COST) TYPE td_cuda_##NAME PARAMETERS;
 #define TD_KERNEL_CPU(TYPE, NAME, PARAMETERS, ARGUMENTS, COST)
 #include "tensor/kernels/kernels.def"
-
-#endif

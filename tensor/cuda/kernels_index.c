@@ -3,7 +3,6 @@
 #include "tensor/cuda/kernels.h"
 #include "tensor/cuda/launch_index.h"
 #include "tensor/kernels/staged.h"
-#include "tensor/extend.h"
 
 void td_cuda_argmax(td_tensor *index, const td_tensor *x, int dim)
 {

@@ -3,7 +3,6 @@
 #include "tensor/cuda/kernels.h"
 #include "tensor/cuda/launch_memory.h"
 #include "tensor/kernels/staged.h"
-#include "tensor/extend.h"
 
 void td_cuda_fill(td_tensor *y, double value)
 {

@@ -5,7 +5,6 @@
 #include "tensor/cuda/kernels_norm.h"
 #include "tensor/cuda/kernels_pool.h"
 #include "tensor/kernels/staged.h"
-#include "tensor/extend.h"
 
 td_cuda_channel td_cuda_channel_of(const td_tensor *t)
 {

@@ -3,8 +3,6 @@
 #include "tensor/cuda/kernels.h"
 #include "tensor/cuda/products.h"
 #include "tensor/kernels/staged.h"
-#include "tensor/storage.h"
-#include "tensor/extend.h"
 
 #include <string.h>
 

@@ -6,7 +6,6 @@
 #include "tensor/cuda/launch_memory.h"
 #include "tensor/cuda/launch_reduce.h"
 #include "tensor/kernels/staged.h"
-#include "tensor/extend.h"
 
 #include <math.h>
 

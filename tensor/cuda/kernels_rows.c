@@ -4,7 +4,6 @@
 #include "tensor/cuda/kernels_norm.h"
 #include "tensor/cuda/launch_rows.h"
 #include "tensor/kernels/staged.h"
-#include "tensor/extend.h"
 
 static const td_cuda_groups no_groups = { 0, 0, 0 };
 

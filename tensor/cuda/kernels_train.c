@@ -4,7 +4,6 @@
 #include "tensor/cuda/launch_train.h"
 #include "tensor/hooks.h"
 #include "tensor/kernels/staged.h"
-#include "tensor/extend.h"
 
 #include <math.h>
 

@@ -1,7 +1,6 @@
 /* What the launch_*.h headers share: plain C prototypes of the functions in .cu files that start
  * kernels. All put their work on the stream and return. */
-#ifndef TD_TENSOR_CUDA_LAUNCH_H
-#define TD_TENSOR_CUDA_LAUNCH_H
+#pragma once
 
 #include "tensor/dtype.h"
 
@@ -23,5 +22,3 @@ typedef struct td_cuda_walk {
     int64_t shape[TD_CUDA_MAX_DIMS];
     int64_t stride[TD_CUDA_MAX_OPERANDS][TD_CUDA_MAX_DIMS]; /* by operand */
 } td_cuda_walk;
-
-#endif

@@ -1,6 +1,5 @@
 /* elements.cu: operations on elements (tensor/kernels/elementwise.def), and y += p x. */
-#ifndef TD_TENSOR_CUDA_LAUNCH_ELEMENTS_H
-#define TD_TENSOR_CUDA_LAUNCH_ELEMENTS_H
+#pragma once
 
 #include "tensor/cuda/launch.h"
 #include "tensor/kernels/kernel_types.h"
@@ -33,5 +32,3 @@ typedef struct td_cuda_elements {
 void td_cuda_launch_elements(const td_cuda_elements *job, cudaStream_t stream);
 
 TD_EXTERN_C_END
-
-#endif

@@ -1,6 +1,5 @@
 /* index.cu: kernels that find, check or follow indices. */
-#ifndef TD_TENSOR_CUDA_LAUNCH_INDEX_H
-#define TD_TENSOR_CUDA_LAUNCH_INDEX_H
+#pragma once
 
 #include "tensor/cuda/launch.h"
 
@@ -41,5 +40,3 @@ void td_cuda_launch_count_top(int64_t *count, int64_t *places, const void *x, td
                               cudaStream_t stream);
 
 TD_EXTERN_C_END
-
-#endif

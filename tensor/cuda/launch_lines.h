@@ -1,8 +1,7 @@
 /* lines.cu: along one dimension of n elements, whose strides are given. Walks are over lines, that
  * is, over the operands without the dimension, in the order of the arguments; gather's is over
  * elements. */
-#ifndef TD_TENSOR_CUDA_LAUNCH_LINES_H
-#define TD_TENSOR_CUDA_LAUNCH_LINES_H
+#pragma once
 
 #include "tensor/cuda/launch.h"
 
@@ -31,5 +30,3 @@ void td_cuda_launch_triangle(const td_cuda_line *line, void *y, const void *x, i
                              int64_t diagonal, bool upper, cudaStream_t stream);
 
 TD_EXTERN_C_END
-
-#endif

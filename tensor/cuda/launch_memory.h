@@ -1,6 +1,5 @@
 /* memory.cu: filling, copying, looking for numbers that are not finite, clipping. */
-#ifndef TD_TENSOR_CUDA_LAUNCH_MEMORY_H
-#define TD_TENSOR_CUDA_LAUNCH_MEMORY_H
+#pragma once
 
 #include "tensor/kernels/kernel_types.h"
 #include "tensor/cuda/launch.h"
@@ -39,5 +38,3 @@ void td_cuda_launch_scale(void *x, td_dtype dtype, const double *factor, int64_t
                           cudaStream_t stream);
 
 TD_EXTERN_C_END
-
-#endif

@@ -1,8 +1,7 @@
 /* norm.cu, norm_grad.cu: batch normalisation over matrices with a row per image and pixel and a
  * column per channel, dense. Elements are f32, f64, bf16 or f16; T is the type that is computed
  * in: f64 beside f64, f32 otherwise. */
-#ifndef TD_TENSOR_CUDA_LAUNCH_NORM_H
-#define TD_TENSOR_CUDA_LAUNCH_NORM_H
+#pragma once
 
 #include "tensor/cuda/launch_pool.h"
 
@@ -106,5 +105,3 @@ void td_cuda_launch_norm_grad_apply(const td_cuda_matrix *m, const td_cuda_norm_
                                     cudaStream_t stream);
 
 TD_EXTERN_C_END
-
-#endif

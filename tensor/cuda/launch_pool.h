@@ -1,6 +1,5 @@
 /* pool.cu: pooling of dense images in CUDA's order, [N][H][W][C]. */
-#ifndef TD_TENSOR_CUDA_LAUNCH_POOL_H
-#define TD_TENSOR_CUDA_LAUNCH_POOL_H
+#pragma once
 
 #include "tensor/kernels/kernel_types.h"
 #include "tensor/cuda/launch.h"
@@ -24,5 +23,3 @@ void td_cuda_launch_avg_pool_grad(const td_cuda_pool *pool, void *dx, const void
                                   bool accumulate, cudaStream_t stream);
 
 TD_EXTERN_C_END
-
-#endif

@@ -1,6 +1,5 @@
 /* reduce.cu: sums and maxima over dimensions. */
-#ifndef TD_TENSOR_CUDA_LAUNCH_REDUCE_H
-#define TD_TENSOR_CUDA_LAUNCH_REDUCE_H
+#pragma once
 
 #include "tensor/cuda/launch.h"
 
@@ -43,5 +42,3 @@ int td_cuda_reduce_outputs(td_cuda_reduce_shape by);
 void td_cuda_launch_reduce(const td_cuda_reduce_job *job, cudaStream_t stream);
 
 TD_EXTERN_C_END
-
-#endif

@@ -1,6 +1,5 @@
 /* layer_norm.cu, softmax.cu: kernels over dense rows. f32, f64 */
-#ifndef TD_TENSOR_CUDA_LAUNCH_ROWS_H
-#define TD_TENSOR_CUDA_LAUNCH_ROWS_H
+#pragma once
 
 #include "tensor/cuda/launch_norm.h"
 
@@ -61,5 +60,3 @@ void td_cuda_launch_cross_entropy_grad(td_dtype dtype, const td_cuda_entropy *e,
                                        bool accumulate, cudaStream_t stream);
 
 TD_EXTERN_C_END
-
-#endif

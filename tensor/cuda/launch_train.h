@@ -1,6 +1,5 @@
 /* optim.cu, random.cu, images.cu: optimizers, dropout, pictures from bytes. */
-#ifndef TD_TENSOR_CUDA_LAUNCH_TRAIN_H
-#define TD_TENSOR_CUDA_LAUNCH_TRAIN_H
+#pragma once
 
 #include "tensor/cuda/launch.h"
 #include "tensor/kernels/kernel_types.h"
@@ -47,5 +46,3 @@ void td_cuda_launch_pictures(td_dtype dtype, void *y, const int64_t *stride, int
                              const float *values, const td_picture_cut *cuts, cudaStream_t stream);
 
 TD_EXTERN_C_END
-
-#endif

@@ -137,9 +137,7 @@ td_status td_cuda_library_open(const char *title, const char *file, void **libra
     if (s.library != NULL) {
         return TD_OK;
     }
-    if (s.broken[0] != '\0') {
-        return td_fail(TD_E_DEVICE, "%s cannot be loaded: %s", title, s.broken);
-    }
+    TD_CHECK(s.broken[0] == '\0', TD_E_DEVICE, "%s cannot be loaded: %s", title, s.broken);
     return td_fail(
         TD_E_DEVICE,
         "%s is missing: %s was not found (looked in: %s); install it, or name its folder "
@@ -152,10 +150,9 @@ td_status td_cuda_library_bind(void *library, const char *file, const char *cons
 {
     for (int i = 0; i < count; i++) {
         void *function = dlsym(library, names[i]);
-        if (function == NULL) {
-            return td_fail(TD_E_DEVICE, "%s (%s) has no function %s: another version is needed",
-                           file, td_cuda_library_path(library), names[i]);
-        }
+        TD_CHECK(function != NULL, TD_E_DEVICE,
+                 "%s (%s) has no function %s: another version is needed", file,
+                 td_cuda_library_path(library), names[i]);
         memcpy(pointers[i], &function, sizeof function);
     }
     return TD_OK;

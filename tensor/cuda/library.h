@@ -1,7 +1,6 @@
 /* The vendors' libraries (cuDNN, cuBLASLt, NCCL), opened when they are first needed: a program
  * starts without them, and on machines that have none. */
-#ifndef TD_TENSOR_CUDA_LIBRARY_H
-#define TD_TENSOR_CUDA_LIBRARY_H
+#pragma once
 
 #include "tensor/error.h"
 
@@ -18,5 +17,3 @@ td_status td_cuda_library_bind(void *library, const char *file, const char *cons
 
 /* The file that a library was loaded from. Lives as long as the library. */
 const char *td_cuda_library_path(void *library);
-
-#endif

@@ -1,7 +1,6 @@
 /* For norm.cu, norm_grad.cu and layer_norm.cu: how threads share a matrix (td_cuda_matrix), and
  * sums over its rows. */
-#ifndef TD_TENSOR_CUDA_NORM_CUH
-#define TD_TENSOR_CUDA_NORM_CUH
+#pragma once
 
 #include "tensor/cuda/compute.cuh"
 #include "tensor/cuda/launch_norm.h"
@@ -190,5 +189,3 @@ __device__ static inline bool add_sums(channel_totals *all, const td_cuda_matrix
             TD_LAUNCH((KERNEL<double, 1>), blocks, TD_CUDA_THREADS, stream, *(m), __VA_ARGS__);    \
         }                                                                                          \
     }
-
-#endif

@@ -1,7 +1,6 @@
 /* In which precisions GPUs compute. */
 #include "tensor/cuda/cuda.h"
 #include "tensor/cuda/products.h"
-#include "tensor/extend.h"
 
 static td_status refuse(const td_cuda *gpu, td_precision precision, const char *otherwise)
 {

@@ -1,8 +1,7 @@
 /* Convolutions and matrix products by the vendors' libraries: the level between the table's entries
  * (kernels_products.c), which know tensors, and cuDNN and cuBLASLt, of which nothing is seen here.
  * The emulated GPU has stand-ins (tests/emulate/). */
-#ifndef TD_TENSOR_CUDA_PRODUCTS_H
-#define TD_TENSOR_CUDA_PRODUCTS_H
+#pragma once
 
 #include "tensor/kernels/kernels.h"
 
@@ -50,5 +49,3 @@ bool td_cuda_vendor_matmul(td_device device, const td_cuda_product *product, voi
 
 /* precision.c: the table's check_precision. */
 td_status td_cuda_check_precision(td_device device, td_precision precision);
-
-#endif

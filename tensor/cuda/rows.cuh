@@ -1,7 +1,6 @@
 /* For .cu files: rows that are taken by one warp each, long ones by a whole block (layer
  * normalisation, softmax, cross-entropy). */
-#ifndef TD_TENSOR_CUDA_ROWS_CUH
-#define TD_TENSOR_CUDA_ROWS_CUH
+#pragma once
 
 #include "tensor/cuda/compute.cuh"
 
@@ -30,5 +29,3 @@ template <int WARPS> struct td_row_share {
         TD_LAUNCH((KERNEL<T, TD_CUDA_ALL_WARPS>), blocks, TD_CUDA_THREADS, stream, rows, d,        \
                   __VA_ARGS__);                                                                    \
     }
-
-#endif

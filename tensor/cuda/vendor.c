@@ -3,7 +3,6 @@
 
 #include "tensor/cuda/cuda.h"
 #include "tensor/tune/store.h"
-#include "tensor/extend.h"
 
 #include <pthread.h>
 #include <string.h>

@@ -1,6 +1,5 @@
 /* What the talkers to vendors' libraries share: workspace, and plans kept on disk. */
-#ifndef TD_TENSOR_CUDA_VENDOR_H
-#define TD_TENSOR_CUDA_VENDOR_H
+#pragma once
 
 #include "tensor/tensor.h"
 
@@ -17,5 +16,3 @@ void td_vendor_plans_open(td_device device, const char *owner);
 char *td_vendor_plan_get(td_device device, const char *key, size_t *bytes);
 void td_vendor_plan_put(td_device device, const char *key, const char *text, size_t bytes);
 void td_vendor_plan_remove(td_device device, const char *key);
-
-#endif

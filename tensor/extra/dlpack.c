@@ -4,8 +4,6 @@
 #include "tensor/backend.h"
 #include "tensor/extra/dlpack_abi.h"
 #include "tensor/hooks.h"
-#include "tensor/storage.h"
-#include "tensor/extend.h"
 
 #include <stdlib.h>
 
@@ -95,43 +93,38 @@ static td_status read_device(DLDevice from, td_device *device)
         *device = TD_CPU;
         return TD_OK;
     }
-    if (from.device_type != kDLCUDA || from.device_id < 0 || from.device_id >= TD_MAX_DEVICES) {
-        return td_fail(TD_E_UNSUPPORTED,
-                       "td_from_dlpack: device type %d, number %d; there are CPUs (type 1) and "
-                       "CUDA's GPUs (type 2), up to number %d",
-                       (int)from.device_type, from.device_id, TD_MAX_DEVICES - 1);
-    }
+    TD_CHECK(from.device_type == kDLCUDA && from.device_id >= 0 && from.device_id < TD_MAX_DEVICES,
+             TD_E_UNSUPPORTED,
+             "td_from_dlpack: device type %d, number %d; there are CPUs (type 1) and "
+             "CUDA's GPUs (type 2), up to number %d",
+             (int)from.device_type, from.device_id, TD_MAX_DEVICES - 1);
     return td_device_parse(td_device_name(TD_CUDA_N(from.device_id)), device);
 }
 
 /* Shape and strides, and the elements from the first in memory to the last. */
 static td_status read_shape(const DLTensor *from, td_shape *shape, int64_t *stride, int64_t *span)
 {
-    if (from->ndim < 0 || from->ndim > TD_MAX_DIMS || (from->ndim > 0 && from->shape == NULL)) {
-        return td_fail(TD_E_UNSUPPORTED, "td_from_dlpack: %d dimensions%s; 0 to %d are possible",
-                       from->ndim, from->shape == NULL ? " without a shape" : "", TD_MAX_DIMS);
-    }
+    TD_CHECK(from->ndim >= 0 && from->ndim <= TD_MAX_DIMS &&
+                 (from->ndim == 0 || from->shape != NULL),
+             TD_E_UNSUPPORTED, "td_from_dlpack: %d dimensions%s; 0 to %d are possible", from->ndim,
+             from->shape == NULL ? " without a shape" : "", TD_MAX_DIMS);
     int64_t dense = 1, last = 0, way;
     bool empty = false, fits = true;
     shape->ndim = from->ndim;
     for (int d = from->ndim - 1; d >= 0; d--) {
         int64_t n = shape->dim[d] = from->shape[d];
         stride[d] = from->strides != NULL ? from->strides[d] : dense;
-        if (n < 0 || stride[d] < 0) {
-            return td_fail(
-                TD_E_UNSUPPORTED,
-                "td_from_dlpack: dimension %d has size %lld and stride %lld; neither may "
-                "be negative: copy the array first",
-                d, (long long)n, (long long)stride[d]);
-        }
+        TD_CHECK(n >= 0 && stride[d] >= 0, TD_E_UNSUPPORTED,
+                 "td_from_dlpack: dimension %d has size %lld and stride %lld; neither may "
+                 "be negative: copy the array first",
+                 d, (long long)n, (long long)stride[d]);
         empty |= n == 0;
         fits &= !__builtin_mul_overflow(dense, n > 0 ? n : 1, &dense) &&
                 !__builtin_mul_overflow(n > 0 ? n - 1 : 0, stride[d], &way) &&
                 !__builtin_add_overflow(last, way, &last);
     }
-    if (!fits || last >= INT64_MAX / 8) {
-        return td_fail(TD_E_ARG, "td_from_dlpack: shape and strides reach beyond any memory");
-    }
+    TD_CHECK(fits && last < INT64_MAX / 8, TD_E_ARG,
+             "td_from_dlpack: shape and strides reach beyond any memory");
     *span = empty ? 0 : last + 1;
     return TD_OK;
 }
@@ -180,10 +173,8 @@ td_tensor *td_from_dlpack(struct DLManagedTensor *managed)
     td_dtype dtype;
     td_device device;
     int64_t stride[TD_MAX_DIMS], span;
-    if (managed == NULL) {
-        td_fail(TD_E_ARG, "td_from_dlpack: NULL, so the other library has failed");
-        return NULL;
-    }
+    TD_CHECK_NULL(managed != NULL, TD_E_ARG,
+                  "td_from_dlpack: NULL, so the other library has failed");
     const DLTensor *from = &managed->dl_tensor;
     if (read_dtype(from->dtype, &dtype) != TD_OK || read_device(from->device, &device) != TD_OK ||
         read_shape(from, &shape, stride, &span) != TD_OK) {

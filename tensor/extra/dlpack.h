@@ -1,10 +1,8 @@
 /* Exchanges tensors with other libraries without a copy, by DLPack (github.com/dmlc/dlpack). Python
  * wraps a DLManagedTensor into a capsule named "dltensor". The structures are declared in
  * tensor/extra/dlpack_abi.h, or in the dlpack.h of another project. */
-#ifndef TD_TENSOR_DLPACK_H
-#define TD_TENSOR_DLPACK_H
+#pragma once
 
-#include "tensor/extern_c.h"
 #include "tensor/tensor.h"
 
 TD_BEGIN_C
@@ -31,5 +29,3 @@ td_tensor *td_from_dlpack(struct DLManagedTensor *managed);
 #define td_to_dlpack(t) td_to_dlpack_at(t, TD_HERE)
 
 TD_END_C
-
-#endif

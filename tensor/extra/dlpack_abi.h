@@ -1,7 +1,6 @@
 /* The binary interface of DLPack before its version 1.0 (https://dmlc.github.io/dlpack), as far as
  * tandem uses it. For programs without dlpack.h: who has it includes it, before or instead. */
-#ifndef TD_TENSOR_DLPACK_ABI_H
-#define TD_TENSOR_DLPACK_ABI_H
+#pragma once
 
 #ifndef DLPACK_DLPACK_H_
 #define DLPACK_DLPACK_H_
@@ -38,5 +37,4 @@ typedef struct DLManagedTensor {
     void (*deleter)(struct DLManagedTensor *self); /* called by who has taken it; may be NULL */
 } DLManagedTensor;
 
-#endif
 #endif

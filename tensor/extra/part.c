@@ -15,10 +15,7 @@ char *td_format(const char *format, ...)
     char *text = NULL;
     int length = td_vasprintf(&text, format, args);
     va_end(args);
-    if (length < 0) {
-        td_fail(TD_E_NOMEM, "no memory for a name in a checkpoint");
-        return NULL;
-    }
+    TD_CHECK_NULL(length >= 0, TD_E_NOMEM, "no memory for a name in a checkpoint");
     return text;
 }
 

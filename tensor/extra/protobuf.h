@@ -1,7 +1,6 @@
 /* Writes messages of protobuf: fields that are integers, floats, texts or messages. A field is its
  * key (number << 3 | wire type) and its value. Not for users. */
-#ifndef TD_TENSOR_EXTRA_PROTOBUF_H
-#define TD_TENSOR_EXTRA_PROTOBUF_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -21,5 +20,3 @@ void td_proto_message(td_proto *m, int field, const td_proto *inner);
 /* The key and length of a field whose bytes follow. */
 void td_proto_length(td_proto *m, int field, size_t length);
 void td_proto_bytes(td_proto *m, const void *bytes, size_t count);
-
-#endif

@@ -1,9 +1,7 @@
 /* Records one step as a graph of the device, and fills in numbers that change. */
 #include "tensor/graph/capture_state.h"
 
-#include "tensor/step.h"
-#include "tensor/storage.h"
-#include "tensor/extend.h"
+#include "tensor/system/list.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -65,13 +63,10 @@ static void *numbers_of(td_recorder *r, size_t bytes, td_fill_fn fill, void *use
         fill(user, own);
         return own;
     }
-    if (c->fill_count == c->fill_capacity) {
-        int capacity = c->fill_capacity > 0 ? 2 * c->fill_capacity : 64;
-        td_capture_fill *fills = realloc(c->fills, (size_t)capacity * sizeof *fills);
-        TD_REQUIRE(fills != NULL, TD_NOWHERE, "out of memory for a captured step's numbers");
-        c->fills = fills;
-        c->fill_capacity = capacity;
-    }
+    td_capture_fill *fills =
+        td_list_room(c->fills, (size_t)c->fill_count, &c->fill_capacity, sizeof *fills);
+    TD_REQUIRE(fills != NULL, TD_NOWHERE, "out of memory for a captured step's numbers");
+    c->fills = fills;
     void *numbers = c->numbers + c->numbers_used;
     c->numbers_used += room;
     c->fills[c->fill_count++] = (td_capture_fill){ fill, user, numbers };
@@ -122,13 +117,9 @@ static bool check_indices(td_recorder *r, const td_tensor *index, int64_t limit,
 static void taken(td_recorder *r, td_device device, size_t offset, size_t bytes)
 {
     td_trace *t = &of(r)->trace;
-    if (t->count == t->capacity) {
-        size_t capacity = t->capacity > 0 ? 2 * t->capacity : 256;
-        td_trace_block *blocks = realloc(t->blocks, capacity * sizeof *blocks);
-        TD_REQUIRE(blocks != NULL, TD_NOWHERE, "out of memory for the list of a step's blocks");
-        t->blocks = blocks;
-        t->capacity = capacity;
-    }
+    td_trace_block *blocks = td_list_room(t->blocks, t->count, &t->capacity, sizeof *blocks);
+    TD_REQUIRE(blocks != NULL, TD_NOWHERE, "out of memory for the list of a step's blocks");
+    t->blocks = blocks;
     td_trace_block *b = &t->blocks[t->count++];
     const char *place = td_context_top();
     *b = (td_trace_block){ .device = device, .offset = offset, .bytes = bytes };

@@ -1,7 +1,6 @@
 /* The recorder of a captured step: what a warm-up or a recording has noted, for captured.c to read.
  * Not for users. */
-#ifndef TD_TENSOR_CAPTURE_STATE_H
-#define TD_TENSOR_CAPTURE_STATE_H
+#pragma once
 
 #include "tensor/backend.h"
 #include "tensor/hooks.h"
@@ -42,7 +41,8 @@ typedef struct td_capture {
     void *numbers_there;
     size_t numbers_used;
     td_capture_fill *fills;
-    int fill_count, fill_capacity;
+    int fill_count;
+    size_t fill_capacity;
 
     double *faults; /* on the device: two for each check, as td_graphs.note_outside writes them */
     td_index_check checks[TD_CAPTURE_CHECKS];
@@ -62,5 +62,3 @@ void td_capture_send(td_capture *c);       /* copies the numbers to the device *
 
 /* Whether the blocks of two steps differ; text then says what the first difference is. */
 bool td_trace_differs(const td_trace *now, const td_trace *before, char *text, size_t size);
-
-#endif

@@ -1,13 +1,8 @@
 /* Captured steps: which form of a step is recorded, replayed or run eagerly. */
 #include "tensor/graph/captured.h"
 
-#include "tensor/backend.h"
 #include "tensor/graph/capture_state.h"
 #include "tensor/graph/captured_results.h"
-#include "tensor/hooks.h"
-#include "tensor/step.h"
-#include "tensor/storage.h"
-#include "tensor/extend.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -101,10 +96,7 @@ td_captured *td_captured_new(const td_captured_options *options)
                TD_HERE, "td_captured_new: a step is needed, of up to %d results, %d deep",
                TD_CAPTURED_RESULTS, TD_RESULTS_MOST_DEPTH);
     td_captured *c = calloc(1, sizeof *c);
-    if (c == NULL) {
-        td_fail(TD_E_NOMEM, "no memory for a captured step");
-        return NULL;
-    }
+    TD_CHECK_NULL(c != NULL, TD_E_NOMEM, "no memory for a captured step");
     const td_backend *backend = td_backend_of(options->device);
     c->options = *options;
     c->options.depth = or_usual(options->depth, USUAL_DEPTH);

@@ -11,10 +11,8 @@
  *
  * The results of a step, such as its loss, are read later, in the order of the steps; only reading
  * waits for the GPU. One thread uses a td_captured and runs the steps. */
-#ifndef TD_TENSOR_CAPTURED_H
-#define TD_TENSOR_CAPTURED_H
+#pragma once
 
-#include "tensor/extern_c.h"
 #include "tensor/tensor.h"
 
 TD_BEGIN_C
@@ -105,5 +103,3 @@ typedef struct td_captured_stats {
 td_captured_stats td_captured_now(const td_captured *captured);
 
 TD_END_C
-
-#endif

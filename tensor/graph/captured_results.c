@@ -2,7 +2,6 @@
 #include "tensor/graph/captured_results.h"
 
 #include "tensor/backend.h"
-#include "tensor/storage.h"
 
 #include <stdlib.h>
 #include <string.h>

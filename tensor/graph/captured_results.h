@@ -1,7 +1,6 @@
 /* Results of steps on their way to the host: a ring of copies, each of which can be waited for. Not
  * for users. */
-#ifndef TD_TENSOR_CAPTURED_RESULTS_H
-#define TD_TENSOR_CAPTURED_RESULTS_H
+#pragma once
 
 #include "tensor/tensor.h"
 
@@ -28,5 +27,3 @@ td_status td_results_post(td_results *r, const void *tag);
 /* The oldest; waits for it. The numbers are valid until depth more have been posted. waiting > 0.
  */
 td_status td_results_next(td_results *r, const double **numbers, const void **tag);
-
-#endif

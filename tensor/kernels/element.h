@@ -1,9 +1,7 @@
 /* One element of any dtype as a double: the slow, simple way in and out of a tensor's memory. i64
  * values beyond 2^53 are rounded. Not for users. */
-#ifndef TD_TENSOR_KERNELS_ELEMENT_H
-#define TD_TENSOR_KERNELS_ELEMENT_H
+#pragma once
 
-#include "tensor/dtype.h"
 #include "tensor/f16.h"
 
 /* The element at index (in elements) of an array. */
@@ -73,5 +71,3 @@ static inline void td_store_element(void *array, td_dtype dtype, int64_t index, 
         return;
     }
 }
-
-#endif

@@ -4,8 +4,7 @@
  *
  * T is the type that is computed in, TD_MATH(exp) the device's function for it, and FMA(a, b, c) is
  * a b + c, rounded once where the device can. */
-#ifndef TD_TENSOR_KERNELS_FORMULAS_H
-#define TD_TENSOR_KERNELS_FORMULAS_H
+#pragma once
 
 /* ---- for tensor/kernels/elementwise.def ---- */
 
@@ -100,5 +99,3 @@
 #define TD_ADAM_SQUARE(v, g, beta, fresh) ((v) * (beta) + (fresh) * (g) * (g))
 #define TD_ADAM_STEP(w, m, v, size, root_bias2, eps)                                               \
     ((w) - (size) * (m) / (TD_MATH(sqrt)(v) / (root_bias2) + (eps)))
-
-#endif

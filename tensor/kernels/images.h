@@ -1,6 +1,5 @@
 /* One pixel of a picture that is cut (td_picture_cut): the same on every device. */
-#ifndef TD_TENSOR_KERNELS_IMAGES_H
-#define TD_TENSOR_KERNELS_IMAGES_H
+#pragma once
 
 #include "tensor/kernels/kernel_types.h"
 #include "tensor/kernels/philox.h"
@@ -23,5 +22,3 @@ TD_EVERYWHERE uint8_t td_picture_byte(const td_picture_cut *cut, const uint8_t *
     bool inside = row >= 0 && row < height && column >= 0 && column < width;
     return inside ? plane[row * width + column] : (uint8_t)0;
 }
-
-#endif

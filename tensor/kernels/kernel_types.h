@@ -1,6 +1,5 @@
 /* The arguments of kernels that are not tensors: plain data, which nvcc can compile, too. */
-#ifndef TD_TENSOR_KERNELS_KERNEL_TYPES_H
-#define TD_TENSOR_KERNELS_KERNEL_TYPES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -145,5 +144,3 @@ typedef struct td_picture_cut {
     int32_t label;
     bool flip, reflect;
 } td_picture_cut;
-
-#endif

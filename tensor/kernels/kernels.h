@@ -13,10 +13,8 @@
  *    pointers; it never calls malloc inside a step;
  *  - the result's bits depend on shapes, values and instruction set only, never on threads;
  *  - any size may be 0. */
-#ifndef TD_TENSOR_KERNELS_KERNELS_H
-#define TD_TENSOR_KERNELS_KERNELS_H
+#pragma once
 
-#include "tensor/extern_c.h"
 #include "tensor/kernels/kernel_types.h"
 #include "tensor/tensor.h"
 
@@ -110,6 +108,11 @@ typedef struct td_kernels {
 /* The table of a device. A device that this build does not have is a fatal error: td_device_parse
  * has refused it before. */
 const td_kernels *td_kernels_of(td_device device);
+/* The table of t's device. */
+static inline const td_kernels *td_kernels_for(const td_tensor *t)
+{
+    return td_kernels_of(td_device_of(t));
+}
 
 /* Sets a function that replaces the tables that td_kernels_of returns, by tables that tell an
  * observer and then call the device's own. NULL: none. */
@@ -120,5 +123,3 @@ void td_kernels_set_wrap(td_kernels_wrap wrap);
 const td_kernels *td_cpu_kernels(void);
 
 TD_END_C
-
-#endif

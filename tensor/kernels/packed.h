@@ -11,8 +11,7 @@
  * Rounding is stochastic: up with the probability that keeps the mean. Rounded to the nearest, an
  * average that a step changes by less than half the distance of two codes would never move. What
  * was unpacked is packed again without loss. */
-#ifndef TD_TENSOR_KERNELS_PACKED_H
-#define TD_TENSOR_KERNELS_PACKED_H
+#pragma once
 
 #include "tensor/dtype.h"
 #include "tensor/kernels/philox.h"
@@ -130,5 +129,3 @@ TD_PACKED_INLINE void td_packed_put(td_dtype packed, uint8_t *to, const float *f
         td_pack_codes(to, from, draw, shift);
     }
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* Philox4x32-10 (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC
  * 2011), as every device computes it: the same bits everywhere. */
-#ifndef TD_TENSOR_KERNELS_PHILOX_H
-#define TD_TENSOR_KERNELS_PHILOX_H
+#pragma once
 
 #include <stdint.h>
 
@@ -39,5 +38,3 @@ TD_EVERYWHERE void td_philox_words(uint64_t key, uint64_t a, uint64_t b, uint32_
     out[2] = word2;
     out[3] = word3;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Loss scaling as a device does it by itself: the same on every device. */
-#ifndef TD_TENSOR_KERNELS_SCALING_H
-#define TD_TENSOR_KERNELS_SCALING_H
+#pragma once
 
 #include "tensor/kernels/kernel_types.h"
 #include "tensor/kernels/philox.h"
@@ -50,5 +49,3 @@ TD_EVERYWHERE void td_slice_settle(td_optim_slice *s)
         s->lr = -(1.0 - td_average_decay(s->average, (double)(s->step - 1)));
     }
 }
-
-#endif

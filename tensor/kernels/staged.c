@@ -3,7 +3,6 @@
 
 #include "tensor/kernels/kernels.h"
 #include "tensor/storage.h"
-#include "tensor/extend.h"
 
 void td_wrap(td_tensor *t, td_storage *storage, void *data, td_shape shape, td_dtype dtype,
              td_layout layout, td_device device)
@@ -103,7 +102,7 @@ void td_stage_end_all(td_staged *const *list)
         }
         td_tensor *t = s->original;
         if (s->is_output) {
-            td_kernels_of(td_device_of(t))->copy(t, &s->copy);
+            td_kernels_for(t)->copy(t, &s->copy);
         }
         td_scratch_free(td_device_of(t), s->scratch);
     }

@@ -9,8 +9,7 @@
  *     td_stage_end(&sy, &sx);
  *
  * A NULL tensor is fine in all functions but td_stage_copy and td_stage_in_like, and gives NULL. */
-#ifndef TD_TENSOR_KERNELS_STAGED_H
-#define TD_TENSOR_KERNELS_STAGED_H
+#pragma once
 
 #include "tensor/tensor.h"
 
@@ -50,5 +49,3 @@ void td_stage_end_all(td_staged *const *list);
 /* Fills in *t and *storage, two variables of the caller, as a tensor over dense memory. */
 void td_wrap(td_tensor *t, td_storage *storage, void *data, td_shape shape, td_dtype dtype,
              td_layout layout, td_device device);
-
-#endif

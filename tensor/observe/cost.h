@@ -5,10 +5,8 @@
  * The cost is that of the task, not of an implementation. A multiplication and an addition are two
  * operations; a function of an element (exp, sqrt) is one; taps of a convolution that meet only
  * padding are none. Each tensor moves once, or twice if the kernel adds to it. */
-#ifndef TD_TENSOR_COST_H
-#define TD_TENSOR_COST_H
+#pragma once
 
-#include "tensor/extern_c.h"
 #include "tensor/kernels/kernels.h"
 
 TD_BEGIN_C
@@ -42,5 +40,3 @@ td_cost td_cost_optim(const td_tensor *param, const td_optim_slice *slices, int 
                       double per_element);
 
 TD_END_C
-
-#endif

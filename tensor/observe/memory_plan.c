@@ -1,11 +1,11 @@
 /* Records and prints every block of a step's memory. */
 #include "tensor/observe/memory_plan.h"
 
-#include "tensor/extend.h"
 #include "tensor/hooks.h"
 #include "tensor/system/number.h"
 #include "tensor/storage.h"
 #include "tensor/observe/watch.h"
+#include "tensor/system/list.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -15,7 +15,8 @@
 /* A growing list; items are plain values. */
 typedef struct list {
     void *items;
-    int count, capacity;
+    int count;
+    size_t capacity;
 } list;
 
 /* One step: its kernels and its blocks. */
@@ -36,13 +37,9 @@ static struct {
 
 static void *append(list *l, size_t size)
 {
-    if (l->count == l->capacity) {
-        int capacity = l->capacity > 0 ? 2 * l->capacity : 256;
-        void *items = realloc(l->items, (size_t)capacity * size);
-        TD_REQUIRE(items != NULL, TD_NOWHERE, "no memory to record the plan of a step's memory");
-        l->items = items;
-        l->capacity = capacity;
-    }
+    void *items = td_list_room(l->items, (size_t)l->count, &l->capacity, size);
+    TD_REQUIRE(items != NULL, TD_NOWHERE, "no memory to record the plan of a step's memory");
+    l->items = items;
     return (char *)l->items + (size_t)l->count++ * size;
 }
 
@@ -344,9 +341,7 @@ td_status td_memory_plan_draw(const char *path)
 {
     td_memory_plan p = td_memory_plan_get();
     FILE *out = fopen(path, "w");
-    if (out == NULL) {
-        return td_fail(TD_E_IO, "the picture '%s' cannot be written: %s", path, strerror(errno));
-    }
+    TD_CHECK(out != NULL, TD_E_IO, "the picture '%s' cannot be written: %s", path, strerror(errno));
     canvas c = { out, (double)WIDTH / (p.op_count > 0 ? p.op_count : 1),
                  (double)HEIGHT / (p.extent > 0 ? (double)p.extent : 1.0) };
     td_fprintf(

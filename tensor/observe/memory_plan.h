@@ -1,10 +1,8 @@
 /* The plan of step memory: every block of a training step, with its address and the kernels between
  * which the block lives. The plan is recorded while steps run, and printed or drawn afterwards.
  * docs/memory.md reads a plan. */
-#ifndef TD_TENSOR_MEMORY_PLAN_H
-#define TD_TENSOR_MEMORY_PLAN_H
+#pragma once
 
-#include "tensor/extern_c.h"
 #include "tensor/tensor.h"
 
 TD_BEGIN_C
@@ -56,5 +54,3 @@ void td_memory_plan_print(FILE *out, size_t least);
 td_status td_memory_plan_draw(const char *path);
 
 TD_END_C
-
-#endif

@@ -119,9 +119,7 @@ td_status td_profile_start(const td_profile_options *options)
         limits.memory = o.bytes > 0.0 ? o.bytes : measured.memory;
     }
     entry *entries = calloc(SLOTS, sizeof *entries);
-    if (entries == NULL) {
-        return td_fail(TD_E_NOMEM, "no memory for a profile");
-    }
+    TD_CHECK(entries != NULL, TD_E_NOMEM, "no memory for a profile");
     free(profile.entries);
     profile.entries = entries;
     profile.lost = 0;

@@ -1,9 +1,7 @@
 /* The profiler: the time of a run by kernel and module, compared with the limits of the machine. A
  * process has one profiler, which costs nothing while it is off. docs/profile.md reads a table. */
-#ifndef TD_TENSOR_PROFILE_H
-#define TD_TENSOR_PROFILE_H
+#pragma once
 
-#include "tensor/extern_c.h"
 #include "tensor/tensor.h"
 
 TD_BEGIN_C
@@ -53,5 +51,3 @@ td_profile_row td_profile_get(int row);
 void td_profile_print(FILE *out, int most);
 
 TD_END_C
-
-#endif

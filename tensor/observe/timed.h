@@ -2,8 +2,7 @@
  * compute stream before each call and another after it, and the GPU notes the time at which it
  * reaches them. Nobody waits for the events: at the end of a later step, the watchers
  * (tensor/observe/watch.h) are told of the calls whose events have been reached. Not for users. */
-#ifndef TD_TENSOR_TIMED_H
-#define TD_TENSOR_TIMED_H
+#pragma once
 
 #include "tensor/observe/watch.h"
 
@@ -21,5 +20,3 @@ void td_timed_leave(td_cost cost);
 /* Tells the watchers of the calls that are over. all: waits for the GPUs first, so that all calls
  * are over. */
 void td_timed_tell(bool all);
-
-#endif

@@ -2,11 +2,8 @@
  * its name, its module, its time, and its work. The profiler, the memory plan and the timeline are
  * watchers. While there is a watcher, td_kernels_of returns a table whose functions call the
  * watchers and the device's kernel. */
-#ifndef TD_TENSOR_WATCH_H
-#define TD_TENSOR_WATCH_H
+#pragma once
 
-#include "tensor/extern_c.h"
-#include "tensor/kernels/kernels.h"
 #include "tensor/observe/cost.h"
 
 #include <pthread.h>
@@ -59,5 +56,3 @@ bool td_watch_returns(void);
 void td_watch_tell(const td_watched_call *call);
 
 TD_END_C
-
-#endif

@@ -1,6 +1,5 @@
 /* The watched tables, made from tensor/kernels/kernels.def: each kernel says to the watchers what
  * it is and how much work it was, and calls the device's. */
-#include "tensor/observe/watch.h"
 
 #include "tensor/backend.h"
 #include "tensor/observe/timed.h"

@@ -1,6 +1,5 @@
 /* What the control groups of this process (a container's, a batch system's) let it use. */
-#ifndef TD_TENSOR_SYSTEM_CONTAINER_H
-#define TD_TENSOR_SYSTEM_CONTAINER_H
+#pragma once
 
 #include <stddef.h>
 
@@ -19,5 +18,3 @@ int td_container_cpus_now(void);
 /* The same from other places than /proc/self/cgroup and /sys/fs/cgroup; for tests. */
 td_container_memory td_container_memory_of(const char *groups, const char *root);
 int td_container_cpus_of(const char *groups, const char *root);
-
-#endif

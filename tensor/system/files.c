@@ -32,10 +32,8 @@ td_status td_file_read(FILE *file, int64_t offset, void *to, size_t size)
 {
     for (char *at = to; size > 0;) {
         ssize_t got = pread(fileno(file), at, size, offset);
-        if (got == 0 || (got < 0 && errno != EINTR)) {
-            return td_fail(TD_E_IO, "reading failed: %s",
-                           got == 0 ? "the file became shorter" : strerror(errno));
-        }
+        TD_CHECK(got != 0 && (got >= 0 || errno == EINTR), TD_E_IO, "reading failed: %s",
+                 got == 0 ? "the file became shorter" : strerror(errno));
         got = got < 0 ? 0 : got;
         at += got;
         offset += got;

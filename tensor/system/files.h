@@ -1,6 +1,5 @@
 /* Opening and reading files that a user names. */
-#ifndef TD_TENSOR_SYSTEM_FILES_H
-#define TD_TENSOR_SYSTEM_FILES_H
+#pragma once
 
 #include "tensor/error.h"
 
@@ -20,5 +19,3 @@ td_status td_file_read(FILE *file, int64_t offset, void *to, size_t size);
  * more than `most` bytes. TD_E_NOTFOUND, TD_E_IO, TD_E_NOMEM. After an error there are no bytes. */
 td_status td_read_file(const char *path, const char *what, int64_t most, char **bytes,
                        size_t *size);
-
-#endif

@@ -13,18 +13,16 @@ static td_status make_folder(const char *path)
 {
     struct stat info;
     int failure = mkdir(path, 0777) == 0 ? 0 : errno;
-    if (stat(path, &info) != 0) {
-        return td_fail(TD_E_IO, "cannot make the folder %s: %s", path, strerror(failure));
-    }
+    TD_CHECK(stat(path, &info) == 0, TD_E_IO, "cannot make the folder %s: %s", path,
+             strerror(failure));
     return S_ISDIR(info.st_mode) ? TD_OK : td_fail(TD_E_IO, "%s is not a folder", path);
 }
 
 td_status td_make_folder_of(const char *file)
 {
     char path[PATH_MAX];
-    if (snprintf(path, sizeof path, "%s", file) >= (int)sizeof path) {
-        return td_fail(TD_E_ARG, "%.60s...: the path is too long", file);
-    }
+    TD_CHECK(snprintf(path, sizeof path, "%s", file) < (int)sizeof path, TD_E_ARG,
+             "%.60s...: the path is too long", file);
     for (char *at = path + 1; *path != '\0' && (at = strchr(at, '/')) != NULL; at++) {
         *at = '\0';
         TD_TRY(make_folder(path));

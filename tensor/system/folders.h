@@ -1,6 +1,5 @@
 /* Making folders, and paths that do not depend on the current one. */
-#ifndef TD_TENSOR_FOLDERS_H
-#define TD_TENSOR_FOLDERS_H
+#pragma once
 
 #include "tensor/error.h"
 
@@ -13,5 +12,3 @@ td_status td_make_folder_of(const char *file);
 /* The path, to be freed, that a relative path means now: the program may change its folder later.
  * NULL with errno. */
 char *td_absolute_path(const char *path);
-
-#endif

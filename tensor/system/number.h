@@ -1,8 +1,7 @@
 /* Numbers as files, options and messages have them: with a point before the decimals, also in a
  * program whose locale writes a comma. The rest of the library calls these functions, and never
  * strtod, sscanf or printf, for numbers that are not whole. */
-#ifndef TD_TENSOR_SYSTEM_NUMBER_H
-#define TD_TENSOR_SYSTEM_NUMBER_H
+#pragma once
 
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,5 +16,3 @@ int td_vsnprintf(char *text, size_t size, const char *format, va_list values)
 int td_vasprintf(char **text, const char *format, va_list values)
     __attribute__((format(printf, 2, 0)));
 int td_fprintf(FILE *file, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-#endif

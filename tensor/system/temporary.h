@@ -1,7 +1,6 @@
 /* Files that are written next to their target and then renamed over it: whatever happens on the
  * way, even the loss of power, the target is the old file or the new one. */
-#ifndef TD_TENSOR_TEMPORARY_H
-#define TD_TENSOR_TEMPORARY_H
+#pragma once
 
 #include "tensor/error.h"
 
@@ -42,5 +41,3 @@ td_status td_temporary_failed(const char *path, int64_t bytes, const char *what)
 /* A number for the processes that can see each other's numbers: those of one host, since it was
  * started, in one container. */
 uint32_t td_host_number(void);
-
-#endif

@@ -1,6 +1,5 @@
 /* Texts: a hash, plain text, notices on stderr, and the name that was probably meant. */
-#ifndef TD_TENSOR_SYSTEM_TEXT_H
-#define TD_TENSOR_SYSTEM_TEXT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -39,5 +38,3 @@ void td_notice(const char *format, ...) __attribute__((format(printf, 1, 2)));
  * to insert, delete, change or swap with a neighbour; the first of several. Letters that only
  * follow the word count as one. Letters' case does not count. */
 const char *td_nearest_name(const char *word, const char *const *names, int count);
-
-#endif

@@ -1,6 +1,5 @@
 /* Threads, and waiting for them with deadlines on td_clock(). */
-#ifndef TD_SYSTEM_THREAD_H
-#define TD_SYSTEM_THREAD_H
+#pragma once
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -12,5 +11,3 @@ int td_thread_start(pthread_t *thread, void *(*function)(void *), void *argument
 void td_condition_init(pthread_cond_t *condition);
 /* Waits for a signal of the condition, also in vain. false: the deadline is over. */
 bool td_condition_await(pthread_cond_t *condition, pthread_mutex_t *lock, double deadline);
-
-#endif

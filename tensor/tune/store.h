@@ -16,8 +16,7 @@
  * the disk. A file that is damaged (its end shows it) or another owner's is not used: the plan is
  * made again, and replaces it. Any thread may call these functions. With owner NULL they do
  * nothing. */
-#ifndef TD_TENSOR_PLAN_STORE_H
-#define TD_TENSOR_PLAN_STORE_H
+#pragma once
 
 #include <stddef.h>
 
@@ -32,5 +31,3 @@ char *td_plan_get(const char *owner, const char *key, size_t *bytes);
 void td_plan_put(const char *owner, const char *key, const char *text, size_t bytes);
 /* Removes a plan that fails, so that no run meets it again. */
 void td_plan_remove(const char *owner, const char *key);
-
-#endif

@@ -3,6 +3,7 @@
 #include "tensor/clock.h"
 
 #include "tensor/tune/store.h"
+#include "tensor/system/list.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -21,7 +22,8 @@ typedef struct choice {
 
 typedef struct choices {
     choice *at;
-    int count, capacity;
+    int count;
+    size_t capacity;
 } choices;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -63,15 +65,11 @@ static choice *add(choices *list, const char *key)
     if (found != NULL || strlen(key) >= TD_PLAN_KEY_MAX) {
         return found;
     }
-    if (list->count == list->capacity) {
-        int more = list->capacity == 0 ? 64 : 2 * list->capacity;
-        choice *grown = realloc(list->at, (size_t)more * sizeof *grown);
-        if (grown == NULL) {
-            return NULL;
-        }
-        list->at = grown;
-        list->capacity = more;
+    choice *grown = td_list_room(list->at, (size_t)list->count, &list->capacity, sizeof *grown);
+    if (grown == NULL) {
+        return NULL;
     }
+    list->at = grown;
     choice *c = &list->at[list->count++];
     *c = (choice){ 0 };
     strcpy(c->key, key);
@@ -116,18 +114,17 @@ static bool write_choices(FILE *file)
 static td_status read_choices(const char *at, choices *list)
 {
     const char *end = at + strlen(at);
-    if (strncmp(at, first_line, sizeof first_line - 1) != 0) {
-        return td_fail(TD_E_FORMAT, "these are no choices of this version");
-    }
+    TD_CHECK(strncmp(at, first_line, sizeof first_line - 1) == 0, TD_E_FORMAT,
+             "these are no choices of this version");
     at += sizeof first_line - 1;
     while (strcmp(at, last_line) != 0) {
         char key[TD_PLAN_KEY_MAX];
         size_t bytes;
         int length = 0;
-        if (sscanf(at, "choice %zu %199[^\n]%*1[\n]%n", &bytes, key, &length) != 2 || length == 0 ||
-            bytes >= (size_t)(end - at - length) || at[length + bytes] != '\n') {
-            return td_fail(TD_E_FORMAT, "the choices are damaged at '%.40s'", at);
-        }
+        TD_CHECK(sscanf(at, "choice %zu %199[^\n]%*1[\n]%n", &bytes, key, &length) == 2 &&
+                     length != 0 && bytes < (size_t)(end - at - length) &&
+                     at[length + bytes] == '\n',
+                 TD_E_FORMAT, "the choices are damaged at '%.40s'", at);
         choice *c = add(list, key);
         if (c == NULL || c->text != NULL || (c->text = copy_of(at + length, bytes)) == NULL) {
             return c != NULL && c->text != NULL

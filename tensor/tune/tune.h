@@ -11,11 +11,9 @@
  * Each algorithm gives the same bits in every run; two algorithms differ in the last bits. The
  * setting and the choices belong to the process. Any thread may call these functions, but functions
  * that change choices must not be called while a step runs. */
-#ifndef TD_TENSOR_AUTOTUNE_H
-#define TD_TENSOR_AUTOTUNE_H
+#pragma once
 
 #include "tensor/error.h"
-#include "tensor/extern_c.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -64,5 +62,3 @@ char *td_autotune_choice(const char *key, size_t *bytes, td_autotune_fn choose, 
 unsigned td_autotune_round(void);
 
 TD_END_C
-
-#endif

@@ -15,14 +15,16 @@ enum { RANDOM_SHAPES = 24 };
 
 static size_t workspace_of(const td_conv2d_desc *d, td_conv2d_pass pass)
 {
-    return (size_t)td_wino_workspace(&(td_conv2d_call){ .desc = d, .pass = pass });
+    td_conv_space space = { 0 };
+    td_wino_run(NULL, &(td_conv2d_call){ .desc = d, .pass = pass }, &space);
+    return (size_t)space.used;
 }
 
 static void run(td_pool *pool, const td_conv2d_desc *d, td_conv2d_pass pass, const conv_operands *o,
                 void *workspace)
 {
     td_conv2d_call call = conv_call(d, pass, o);
-    td_wino_run(pool, &call, workspace);
+    td_wino_run(pool, &call, &(td_conv_space){ .base = workspace });
 }
 
 /* The transform's own error is about 2e-6 for many channels, and smaller for few. */
