@@ -1,7 +1,6 @@
 /* Attention, and rotary positions. Options are given by name (tensor/options.h). B: batch, T:
  * length of a sequence, H: heads, h: width of a head. */
-#ifndef TD_AUTOGRAD_ATTENTION_H
-#define TD_AUTOGRAD_ATTENTION_H
+#pragma once
 
 #include "autograd/ops.h"
 
@@ -61,5 +60,3 @@ TD_END_C
 #define td_attention(...)                                                                          \
     td_attention_at((td_attention_options){ TD_OPT1(qkv, __VA_ARGS__) }, TD_HERE)
 #define td_rope(...) td_rope_at((td_rope_options){ TD_OPT1(x, __VA_ARGS__) }, TD_HERE)
-
-#endif

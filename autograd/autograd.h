@@ -10,8 +10,7 @@
  *
  * For operations of your own: autograd/tape.h. To run a function when a gradient is ready:
  * autograd/hooks.h. To check gradients numerically: autograd/gradcheck.h. */
-#ifndef TD_AUTOGRAD_AUTOGRAD_H
-#define TD_AUTOGRAD_AUTOGRAD_H
+#pragma once
 
 #include "autograd/attention.h"
 #include "autograd/losses.h"
@@ -62,5 +61,3 @@ TD_END_C
 #define td_backward(...)                                                                           \
     td_backward_at((td_backward_options){ TD_OPT1(loss, __VA_ARGS__) }, TD_HERE)
 #define td_no_grad_end() td_no_grad_end_at(TD_HERE)
-
-#endif

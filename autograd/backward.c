@@ -1,7 +1,5 @@
 /* The walk from a loss to the leaves, and where gradients are written on the way. */
-#include "autograd/hooks.h"
 #include "autograd/node.h"
-#include "tensor/extend.h"
 
 /* ---- gradients of a node's inputs ----
  *
@@ -14,14 +12,14 @@
  *               result, which is the gradient of each summand. The state points to that memory;
  *               whoever wants to add to it makes a copy first */
 
-/* Makes fresh memory, which the tape retains, the gradient of a step tensor. */
-static void new_gradient(struct td_grad_state *state, const td_tensor *like, td_site at)
+/* Makes g, whose memory the tape retains, the gradient of a step tensor. */
+static void set_gradient(struct td_grad_state *state, const td_tensor *g, bool exclusive)
 {
-    td_tensor *fresh = td_step_new_like(like, at);
-    td_hold(fresh->storage);
-    state->grad = *fresh;
+    td_hold(g->storage);
+    state->grad = *g;
+    state->grad.let_go = false;
     state->has_grad = true;
-    state->exclusive = true;
+    state->exclusive = exclusive;
 }
 
 /* Whether a gradient can be added to in place: it is exclusive, or it was shared, all others have
@@ -34,9 +32,6 @@ static bool can_write(const struct td_grad_state *state, const td_tensor *input)
 
 static td_grad_slot leaf_slot(td_leaf *leaf)
 {
-    if (leaf->tensor == NULL) {
-        return (td_grad_slot){ NULL, false };
-    }
     td_grad_slot slot = { td_leaf_buffer(leaf), leaf->has_grad || leaf->contributed };
     td_check_alive(slot.grad, TD_NOWHERE);
     leaf->contributed = true;
@@ -55,11 +50,11 @@ td_grad_slot td_input_grad(td_node *node, int i)
     }
     bool accumulate = state->has_grad;
     if (!accumulate) {
-        new_gradient(state, input, node->site);
+        set_gradient(state, td_step_new_like(input, node->site), true);
     } else if (!can_write(state, input)) {
         td_tensor shared = state->grad;
-        new_gradient(state, input, node->site);
-        td_kernels_of(td_device_of(input))->copy(&state->grad, &shared);
+        set_gradient(state, td_step_new_like(input, node->site), true);
+        td_kernels_for(input)->copy(&state->grad, &shared);
         td_unhold(shared.storage);
     }
     state->exclusive = true;
@@ -76,10 +71,7 @@ td_grad_slot td_input_grad_over(td_node *node, int i, const td_tensor *dy)
         !td_same_order(dy, input)) {
         return td_input_grad(node, i);
     }
-    td_hold(dy->storage);
-    state->grad = *dy;
-    state->has_grad = true;
-    state->exclusive = true;
+    set_gradient(state, dy, true);
     return (td_grad_slot){ &state->grad, false };
 }
 
@@ -90,18 +82,11 @@ void td_input_grad_is(td_node *node, int i, const td_tensor *g)
         return;
     }
     if (state->leaf == NULL && !state->has_grad) {
-        td_hold(g->storage);
-        state->grad = *g;
-        state->grad.let_go = false;
-        state->has_grad = true;
-        state->exclusive = false;
+        set_gradient(state, g, false);
         return;
     }
     td_grad_slot slot = td_input_grad(node, i);
-    if (slot.grad == NULL) {
-        return;
-    }
-    const td_kernels *kernels = td_kernels_of(td_device_of(g));
+    const td_kernels *kernels = td_kernels_for(g);
     if (slot.accumulate) {
         kernels->axpy(slot.grad, 1.0, g);
     } else {
@@ -128,7 +113,7 @@ void td_input_grad_sum(td_node *node, int i, const td_tensor *g)
         sum.stride[d] = d >= missing ? slot.grad->stride[d - missing] : 1;
     }
     sum.ndim = g->ndim;
-    td_kernels_of(td_device_of(g))->reduce(TD_REDUCE_SUM, &sum, g, slot.accumulate);
+    td_kernels_for(g)->reduce(TD_REDUCE_SUM, &sum, g, slot.accumulate);
 }
 
 /* ---- the walk ---- */
@@ -183,14 +168,24 @@ static void leave_for_later(td_rest *rest, td_node *node)
     rest->last = node;
 }
 
-/* A reachable node may have no gradient, if the nodes after it passed none on. Its gradient then
- * counts as zero: its backward function does not run, but its uses of leaves are done all the same.
- */
+static bool is_wanted(const td_node *node)
+{
+    for (int i = 0; i < node->edge_count; i++) {
+        if (td_edge_state(node, i) != NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A reachable node may have no gradient, if the nodes after it passed none on: it counts as zero.
+ * Or all its inputs are leaves that were freed. Then its backward function does not run, but its
+ * uses of leaves are done all the same. */
 static void run_node(td_node *node)
 {
-    td_rest *rest = td_tape_of_step()->rest;
+    td_rest *rest = ((td_tape *)td_step_tape())->rest;
     node->pass = rest != NULL && splits(node) ? TD_PASS_COMPUTED : node->pass;
-    if (node->out.has_grad) {
+    if (node->out.has_grad && is_wanted(node)) {
         int64_t scope = td_scope_begin();
         if (node->module != NULL) {
             td_context_push(node->module);
@@ -225,7 +220,7 @@ static void run_node(td_node *node)
 void td_tape_run(td_node *last, const td_tensor *gradient, void (*begun)(void *user), void *user,
                  td_site at)
 {
-    td_tape *tape = td_tape_of_step();
+    td_tape *tape = td_step_tape();
     TD_REQUIRE(!tape->running, at,
                "td_backward inside a backward (from a hook); wait until it is over");
     tape->backward = tape->outer != NULL ? tape->outer->backward
@@ -236,11 +231,7 @@ void td_tape_run(td_node *last, const td_tensor *gradient, void (*begun)(void *u
     if (begun != NULL) {
         begun(user);
     }
-    td_hold(gradient->storage);
-    last->out.grad = *gradient;
-    last->out.grad.let_go = false;
-    last->out.has_grad = true;
-    last->out.exclusive = false;
+    set_gradient(&last->out, gradient, false);
     for (td_node *node = last; node != NULL; node = node->previous) {
         if (node->reachable) {
             run_node(node);
@@ -251,7 +242,7 @@ void td_tape_run(td_node *last, const td_tensor *gradient, void (*begun)(void *u
 
 static void run_backward(td_node *last, const td_tensor *gradient, td_rest **rest, td_site at)
 {
-    td_tape *tape = td_tape_of_step();
+    td_tape *tape = td_step_tape();
     td_rest *left = rest != NULL ? td_step_bytes(sizeof *left) : NULL;
     tape->rest = left;
     td_tape_run(last, gradient, NULL, NULL, at);
@@ -267,7 +258,7 @@ static void run_backward(td_node *last, const td_tensor *gradient, td_rest **res
 
 void td_backward_rest_at(td_rest *rest, td_site at)
 {
-    td_tape *tape = td_in_step() ? td_tape_of_step() : NULL;
+    td_tape *tape = td_in_step() ? td_step_tape() : NULL;
     TD_REQUIRE(rest != NULL && tape != NULL && !tape->running, at,
                "td_backward_rest: there is no rest, its step is over, or a backward runs (from a "
                "hook)");
@@ -321,7 +312,7 @@ void td_backward_at(td_backward_options options, td_site at)
                td_label(loss));
     int64_t scope = td_scope_begin();
     td_tensor *one = td_step_new_like(loss, at);
-    td_kernels_of(td_device_of(one))->fill(one, 1.0);
+    td_kernels_for(one)->fill(one, 1.0);
     run_backward(loss->grad->node, one, options.rest, at);
     td_scope_end(scope, NULL);
 }

@@ -1,6 +1,5 @@
 /* Checks that operations share, and td_set_debug_nan: the search for NaN and infinity. */
 #include "autograd/node.h"
-#include "tensor/extend.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -74,7 +73,7 @@ bool td_debug_nan(void)
 
 static bool all_finite(const td_tensor *t)
 {
-    return !td_is_float(t->dtype) || td_kernels_of(td_device_of(t))->all_finite(t);
+    return !td_is_float(t->dtype) || td_kernels_for(t)->all_finite(t);
 }
 
 void td_check_result(const td_tensor *t, td_tensor *const *inputs, int count, const char *op,

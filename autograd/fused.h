@@ -2,8 +2,7 @@
  *
  * Some do more in the same pass: convolutions and normalisations that follow each other. Users
  * write them one by one; td_nn_sequential and the models fuse them. */
-#ifndef TD_AUTOGRAD_FUSED_H
-#define TD_AUTOGRAD_FUSED_H
+#pragma once
 
 #include "autograd/ops.h"
 #include "tensor/kernels/kernel_types.h"
@@ -41,5 +40,3 @@ td_tensor *td_dropout2d_by(td_tensor *x, double p, td_philox_key key, const uint
                            td_site at);
 td_tensor *td_stochastic_depth_by(td_tensor *x, double p, td_philox_key key,
                                   const uint64_t *counter, td_site at);
-
-#endif

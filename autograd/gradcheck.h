@@ -1,6 +1,5 @@
 /* Checks gradients numerically. Run it on an operation or module of your own. */
-#ifndef TD_AUTOGRAD_GRADCHECK_H
-#define TD_AUTOGRAD_GRADCHECK_H
+#pragma once
 
 #include "autograd/autograd.h"
 
@@ -23,5 +22,3 @@ td_status td_gradcheck(td_grad_check_fn fn, void *user, td_tensor *const *inputs
                        const td_gradcheck_options *options);
 
 TD_END_C
-
-#endif

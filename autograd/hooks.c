@@ -1,6 +1,8 @@
 /* Lists of hooks that may change while they run. */
 #include "autograd/leaf.h"
 
+#include "tensor/system/list.h"
+
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -15,15 +17,9 @@ static bool is_removed(const td_hook *hook)
 
 int td_hooks_add(td_hook_list *list, td_hook hook)
 {
-    if (list->count == list->capacity) {
-        int capacity = list->capacity == 0 ? 4 : 2 * list->capacity;
-        td_hook *hooks = realloc(list->hooks, (size_t)capacity * sizeof *hooks);
-        if (hooks == NULL) {
-            return td_fail(TD_E_NOMEM, "no memory for a hook");
-        }
-        list->hooks = hooks;
-        list->capacity = capacity;
-    }
+    td_hook *hooks = td_list_room(list->hooks, (size_t)list->count, &list->capacity, sizeof hook);
+    TD_CHECK(hooks != NULL, TD_E_NOMEM, "no memory for a hook");
+    list->hooks = hooks;
     hook.id = atomic_fetch_add(&last_id, 1) + 1;
     list->hooks[list->count++] = hook;
     return hook.id;
@@ -87,5 +83,6 @@ void td_hooks_free(td_hook_list *list)
 {
     free(list->hooks);
     list->hooks = NULL;
-    list->count = list->capacity = 0;
+    list->count = 0;
+    list->capacity = 0;
 }

@@ -1,7 +1,6 @@
 /* Hooks, which run when gradients are ready, and the memory of gradients: for optimizers, DDP and
  * others. tandem.h does not include this header. */
-#ifndef TD_AUTOGRAD_HOOKS_H
-#define TD_AUTOGRAD_HOOKS_H
+#pragma once
 
 #include "autograd/autograd.h"
 
@@ -55,5 +54,3 @@ uint64_t td_last_backward_of(const td_tensor *leaf);
 int td_leaf_uses(const td_tensor *t);
 
 TD_END_C
-
-#endif

@@ -2,9 +2,7 @@
 #include "autograd/leaf.h"
 
 #include "autograd/tape.h"
-#include "tensor/kernels/kernels.h"
 #include "tensor/storage.h"
-#include "tensor/extend.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

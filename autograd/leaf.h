@@ -1,9 +1,7 @@
 /* Autograd's part of a tensor (td_tensor.grad): for the tape and backward, not for the files of
  * operations and not for users. */
-#ifndef TD_AUTOGRAD_LEAF_H
-#define TD_AUTOGRAD_LEAF_H
+#pragma once
 
-#include "autograd/autograd.h"
 #include "autograd/hooks.h"
 
 struct td_node;
@@ -31,7 +29,8 @@ typedef struct td_hook {
 
 typedef struct td_hook_list {
     td_hook *hooks; /* in the order in which they were added */
-    int count, capacity;
+    int count;
+    size_t capacity;
     int running; /* calls of td_hooks_run under way: until they end, no hook moves */
 } td_hook_list;
 
@@ -75,5 +74,3 @@ void td_hooks_remove(td_hook_list *list, int id);
 bool td_hooks_have(const td_hook_list *list, int id);
 void td_hooks_run(td_hook_list *list, td_tensor *leaf);
 void td_hooks_free(td_hook_list *list);
-
-#endif

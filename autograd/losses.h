@@ -1,8 +1,6 @@
 /* Losses. Options are given by name (tensor/options.h). 16-bit inputs are computed in f32. */
-#ifndef TD_AUTOGRAD_LOSSES_H
-#define TD_AUTOGRAD_LOSSES_H
+#pragma once
 
-#include "tensor/extern_c.h"
 #include "tensor/tensor.h"
 
 TD_BEGIN_C
@@ -154,5 +152,3 @@ TD_END_C
     td_hinge_loss_at((td_hinge_options){ TD_OPT2(x, target, __VA_ARGS__) }, TD_HERE)
 #define td_hinge_embedding_loss(...)                                                               \
     td_hinge_embedding_loss_at((td_hinge_options){ TD_OPT2(x, target, __VA_ARGS__) }, TD_HERE)
-
-#endif

@@ -1,6 +1,5 @@
 /* Nodes of the tape: for tape.c and backward.c alone. */
-#ifndef TD_AUTOGRAD_NODE_H
-#define TD_AUTOGRAD_NODE_H
+#pragma once
 
 #include "autograd/leaf.h"
 #include "autograd/tape.h"
@@ -54,7 +53,8 @@ struct td_rest {
     bool done;
 };
 
-/* Where the gradient of input i goes in this pass; NULL: nowhere. */
+/* Where the gradient of input i goes in this pass; NULL: nowhere, as the input wants none or is a
+ * leaf that was freed. */
 struct td_grad_state *td_edge_state(const td_node *node, int i);
 
 /* Input i. Inputs that are NULL at the end of the list have no edge: an empty one stands for them.
@@ -65,7 +65,7 @@ static inline td_edge *td_edge_of(const td_node *node, int i)
     return i < node->edge_count ? &node->edges[i] : &none;
 }
 
-/* A step's tape. The step points to it. */
+/* A step's tape: td_step_tape(), which is NULL if nothing was recorded. */
 typedef struct td_tape {
     td_node *last;
     bool running;          /* a backward is under way */
@@ -75,9 +75,6 @@ typedef struct td_tape {
     struct td_tape *outer; /* NULL: this is the step's own tape. Otherwise this tape is recorded,
                               and walked, while a backward walks the outer one (recomputation) */
 } td_tape;
-
-/* The running step's tape, NULL if nothing was recorded. */
-td_tape *td_tape_of_step(void);
 
 /* td_tape_push makes a new tape the step's, with the present one as its outer tape. td_tape_pop
  * releases what is left on the new tape, and makes the outer one the step's again. */
@@ -106,5 +103,3 @@ void td_check_result(const td_tensor *t, td_tensor *const *inputs, int count, co
                      td_site at);
 /* The same for the gradients that a node has just written. */
 void td_check_gradients(const td_node *node);
-
-#endif

@@ -1,8 +1,7 @@
 /* More normalisations; td_batch_norm and td_layer_norm are in autograd/ops.h. 16-bit inputs are
  * computed in f32, and the result is f32. Only the result of td_instance_norm has x's dtype, like
  * the result of td_batch_norm. */
-#ifndef TD_AUTOGRAD_NORMS_H
-#define TD_AUTOGRAD_NORMS_H
+#pragma once
 
 #include "autograd/ops.h"
 
@@ -25,5 +24,3 @@ TD_END_C
 #define td_group_norm(...) td_group_norm_at(__VA_ARGS__, TD_HERE)
 #define td_instance_norm(...) td_instance_norm_at(__VA_ARGS__, TD_HERE)
 #define td_rms_norm(...) td_rms_norm_at(__VA_ARGS__, TD_HERE)
-
-#endif

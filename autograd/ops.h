@@ -13,10 +13,8 @@
  * Two inputs of an element-wise operation broadcast as in NumPy. A negative `dim` counts from the
  * end.
  */
-#ifndef TD_AUTOGRAD_OPS_H
-#define TD_AUTOGRAD_OPS_H
+#pragma once
 
-#include "tensor/extern_c.h"
 #include "tensor/tensor.h"
 
 TD_BEGIN_C
@@ -238,5 +236,3 @@ TD_END_C
     td_max_pool2d_at((td_pool2d_options){ TD_OPT2(x, kernel, __VA_ARGS__) }, TD_HERE)
 #define td_avg_pool2d(...)                                                                         \
     td_avg_pool2d_at((td_pool2d_options){ TD_OPT2(x, kernel, __VA_ARGS__) }, TD_HERE)
-
-#endif

@@ -3,7 +3,6 @@
  * the order in which backward runs. A node and its arrays lie in the step's small memory, so
  * recording never calls malloc, and the end of the step frees all nodes at once. */
 #include "autograd/node.h"
-#include "tensor/extend.h"
 #include "tensor/hooks.h"
 
 #include <string.h>
@@ -40,11 +39,6 @@ int td_no_grad_exchange(int depth)
 }
 
 /* ---- the tape of a step ---- */
-
-td_tape *td_tape_of_step(void)
-{
-    return td_step_tape();
-}
 
 void td_drop_gradient(struct td_grad_state *state)
 {
@@ -267,8 +261,10 @@ td_site td_node_site(const td_node *node)
 struct td_grad_state *td_edge_state(const td_node *node, int i)
 {
     struct td_grad_state *state = td_edge_of(node, i)->state;
-    td_pass pass = state != NULL && state->leaf != NULL ? TD_PASS_LEAVES : TD_PASS_COMPUTED;
-    return node->pass == TD_PASS_ALL || node->pass == pass ? state : NULL;
+    const td_leaf *leaf = state != NULL ? state->leaf : NULL;
+    td_pass pass = leaf != NULL ? TD_PASS_LEAVES : TD_PASS_COMPUTED;
+    bool freed = leaf != NULL && leaf->tensor == NULL;
+    return !freed && (node->pass == TD_PASS_ALL || node->pass == pass) ? state : NULL;
 }
 
 bool td_input_needs_grad(const td_node *node, int i)

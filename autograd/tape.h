@@ -26,11 +26,9 @@
  *
  * Kernels take tensors of any strides and dtypes. Code that reads memory by td_data must follow the
  * strides: an input may be a view, and dy may be expanded (strides of 0). */
-#ifndef TD_AUTOGRAD_TAPE_H
-#define TD_AUTOGRAD_TAPE_H
+#pragma once
 
 #include "autograd/autograd.h"
-#include "tensor/extern_c.h"
 #include "tensor/kernels/kernels.h"
 
 TD_BEGIN_C
@@ -66,6 +64,8 @@ typedef struct td_record_args {
  * in gradients: do not list them. */
 td_tensor *td_record(const td_record_args *args, td_site at);
 #define TD_RECORD(at, ...) td_record(&(td_record_args){ __VA_ARGS__ }, at)
+/* Among the arguments of TD_RECORD: params and params_size, of a pointer to the numbers. */
+#define TD_PARAMS(...) .params = (__VA_ARGS__), .params_size = sizeof *(__VA_ARGS__)
 
 /* For the rest of the step, on this thread: observe is called for every td_record, with or without
  * gradients; td_context_top() is the module. NULL: ends that. */
@@ -150,5 +150,3 @@ void td_check_match(const td_tensor *a, const td_tensor *b, const char *op, td_s
 void td_check_mixed(const td_tensor *a, const td_tensor *b, const char *op, td_site at);
 
 TD_END_C
-
-#endif

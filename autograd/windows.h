@@ -1,8 +1,7 @@
 /* More convolutions, pooling and resizing: td_conv2d, td_max_pool2d and td_avg_pool2d are in
  * autograd/ops.h. Options are given by name (tensor/options.h): one number for height and width
  * together (.stride = 2), or one for each (.stride_hw = { 2, 1 }). */
-#ifndef TD_AUTOGRAD_WINDOWS_H
-#define TD_AUTOGRAD_WINDOWS_H
+#pragma once
 
 #include "autograd/ops.h"
 
@@ -120,5 +119,3 @@ TD_END_C
 #define td_adaptive_max_pool2d(...) td_adaptive_max_pool2d_at(__VA_ARGS__, TD_HERE)
 #define td_interpolate(...)                                                                        \
     td_interpolate_at((td_interpolate_options){ TD_OPT1(x, __VA_ARGS__) }, TD_HERE)
-
-#endif

@@ -1,12 +1,10 @@
 /* Gradients against central differences, in double precision. */
-#include "autograd/autograd.h"
 
 #include "autograd/tape.h"
 #include "tensor/system/number.h"
 #include "tensor/storage.h"
 #include "autograd/gradcheck.h"
 #include "autograd/hooks.h"
-#include "tensor/extend.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -57,9 +55,8 @@ static td_status make_room(check *c, const td_tensor *y)
     c->numel = td_numel(y);
     c->weights = malloc(((size_t)c->numel + 1) * sizeof *c->weights);
     c->values = malloc(((size_t)c->numel + 1) * sizeof *c->values);
-    if (c->weights == NULL || c->values == NULL) {
-        return td_fail(TD_E_NOMEM, "td_gradcheck: no memory for %lld values", (long long)c->numel);
-    }
+    TD_CHECK(c->weights != NULL && c->values != NULL, TD_E_NOMEM,
+             "td_gradcheck: no memory for %lld values", (long long)c->numel);
     for (int64_t i = 0; i < c->numel; i++) {
         c->weights[i] = weight(i);
     }
@@ -167,9 +164,8 @@ static td_status run(check *c)
             checked++;
         }
     }
-    if (checked == 0) {
-        return td_fail(TD_E_ARG, "td_gradcheck: none of the %d inputs is an f64 leaf", c->count);
-    }
+    TD_CHECK(checked != 0, TD_E_ARG, "td_gradcheck: none of the %d inputs is an f64 leaf",
+             c->count);
     TD_TRY(evaluate(c, NULL));
     for (int i = 0; i < c->count; i++) {
         if (is_checked(c->inputs[i])) {

@@ -3,7 +3,6 @@
  * that tape is walked at once. The gradient of the input goes straight to where it would have gone,
  * contribution by contribution, so sums are formed in the same order and the bits are the same. */
 #include "autograd/node.h"
-#include "tensor/extend.h"
 
 typedef struct recompute_params {
     td_recompute_fn fn;
@@ -28,7 +27,7 @@ static void release_leaves(void *outer)
 
 bool td_recomputing(void)
 {
-    const td_tape *tape = td_tape_of_step();
+    const td_tape *tape = td_step_tape();
     return tape != NULL && tape->outer != NULL && !tape->running;
 }
 
@@ -85,6 +84,5 @@ td_tensor *td_recompute_call(td_recompute_fn fn, void *user, td_tensor *x, td_te
     }
     return TD_RECORD(at, .op = "recompute", .backward = recompute_backward, .out = y,
                      .input_list = inputs, .input_count = leaf_count + 1, .saved = { x },
-                     .params = &(recompute_params){ fn, user },
-                     .params_size = sizeof(recompute_params));
+                     TD_PARAMS(&(recompute_params){ fn, user }));
 }

@@ -1,6 +1,5 @@
 /* Attention: y = softmax(scale q k^T) v for each head. Where the device has no kernel for it, and
  * where somebody observes operations, it runs as the operations that it consists of. */
-#include "autograd/attention.h"
 #include "autograd/ops/elements.h"
 #include "autograd/ops/op.h"
 #include "autograd/ops/shapes.h"
@@ -91,7 +90,7 @@ static td_tensor *append(td_tensor *cache, td_tensor *rows, int64_t past, const 
                (long long)past);
     td_tensor *to = td_slice_at(cache, 1, past, end, 1, at);
     td_begin_write(to, "attention", at);
-    td_kernels_of(td_device_of(to))->copy(to, rows);
+    td_kernels_for(to)->copy(to, rows);
     return td_slice_at(cache, 1, 0, end, 1, at);
 }
 
@@ -158,7 +157,7 @@ static void attention_backward(td_node *node, const td_tensor *dy)
         args.accumulate[1] = args.accumulate[2] = args.accumulate[0];
     }
     int64_t heads = parts[0].shape[2], width = parts[0].shape[3];
-    td_tensor *dense = td_op_row_major((td_tensor *)(uintptr_t)dy, at);
+    td_tensor *dense = td_op_row_major(dy, at);
     td_tensor y_heads = heads_view(y, 0, heads, width), lse = *td_saved(node, 4);
     td_tensor dy_heads = heads_view(dense, 0, heads, width);
     args.forward =
@@ -167,7 +166,7 @@ static void attention_backward(td_node *node, const td_tensor *dy)
     args.dq = &grads[0];
     args.dk = &grads[1];
     args.dv = &grads[2];
-    td_kernels_of(td_device_of(y))->attention_grad(&args);
+    td_kernels_for(y)->attention_grad(&args);
     for (int i = 0; i < inputs; i++) {
         td_op_grad_end(node, i, &slots[i]);
     }
@@ -184,18 +183,15 @@ static td_tensor *by_kernel(td_tensor *const *inputs, const attention_params *pa
     const td_tensor *q = packed ? &parts[0] : inputs[0], *k = packed ? &parts[1] : inputs[1];
     const td_tensor *v = packed ? &parts[2] : inputs[2];
     int64_t batch = q->shape[0], queries = q->shape[1], heads = q->shape[2], width = q->shape[3];
-    td_tensor *y = td_step_new(TD_SHAPE(batch, queries, heads * width), q->dtype, TD_ROW_MAJOR,
-                               td_device_of(q), at);
+    td_tensor *y = td_op_new(TD_SHAPE(batch, queries, heads * width), q->dtype, q, at);
     td_tensor *lse =
-        td_step_new(TD_SHAPE(batch, heads, queries), q->dtype == TD_F64 ? TD_F64 : TD_F32,
-                    TD_ROW_MAJOR, td_device_of(q), at);
+        td_op_new(TD_SHAPE(batch, heads, queries), q->dtype == TD_F64 ? TD_F64 : TD_F32, q, at);
     td_tensor y_heads = heads_view(y, 0, heads, width);
     td_attention_args args = { q, k, v, &y_heads, lse, params->causal, params->scale };
-    td_kernels_of(td_device_of(q))->attention(&args);
+    td_kernels_for(q)->attention(&args);
     return TD_RECORD(at, .op = "attention", .backward = attention_backward, .out = y,
                      .inputs = { inputs[0], inputs[1], inputs[2] },
-                     .saved = { inputs[0], inputs[1], inputs[2], y, lse }, .params = params,
-                     .params_size = sizeof *params);
+                     .saved = { inputs[0], inputs[1], inputs[2], y, lse }, TD_PARAMS(params));
 }
 
 /* ---- composed ---- */
@@ -203,9 +199,8 @@ static td_tensor *by_kernel(td_tensor *const *inputs, const attention_params *pa
 /* [T,S]: 0 where a query reads a key, a number that softmax makes 0 elsewhere. */
 static td_tensor *causal_mask(int64_t queries, int64_t keys, const td_tensor *scores, td_site at)
 {
-    td_tensor *all =
-        td_step_new(TD_SHAPE(queries, keys), scores->dtype, TD_ROW_MAJOR, td_device_of(scores), at);
-    td_kernels_of(td_device_of(all))->fill(all, -1e30);
+    td_tensor *all = td_op_new(TD_SHAPE(queries, keys), scores->dtype, scores, at);
+    td_kernels_for(all)->fill(all, -1e30);
     return td_triu_at(all, keys - queries + 1, at);
 }
 
@@ -243,7 +238,7 @@ td_tensor *td_attention_at(td_attention_options o, td_site at)
     td_tensor *packed = o.qkv != NULL ? checked_packed(&o, at) : NULL;
     attention_params params = { .causal = !o.full };
     bool cached = o.k_cache != NULL || o.v_cache != NULL;
-    bool kernel = td_kernels_of(td_device_of(packed != NULL ? packed : o.q))->attention != NULL &&
+    bool kernel = td_kernels_for(packed != NULL ? packed : o.q)->attention != NULL &&
                   !td_operations_observed();
     if (packed != NULL && kernel && !cached && td_numel(packed) > 0) {
         int64_t width = packed->shape[2] / (o.heads + 2 * o.kv_heads);

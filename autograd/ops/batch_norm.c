@@ -2,7 +2,6 @@
  * activation in the same pass: y = act((x - mean) * inv_std * weight + bias [+ add]). */
 #include "autograd/fused.h"
 #include "autograd/ops/op.h"
-#include "tensor/extend.h"
 
 enum { X, WEIGHT, BIAS, ADD, INPUTS }; /* inputs */
 enum { SAVED_X, SAVED_Y, SAVED_WEIGHT, SAVED_MEAN, SAVED_INV_STD, SAVED_MASK, SAVED };
@@ -26,28 +25,27 @@ static void batch_norm_backward(td_node *node, const td_tensor *dy)
         g[i] = skip ? (td_op_gradient){ NULL, false, false }
                     : td_op_grad_begin(node, i, td_node_input(node, i), !td_op_repeats(node, i));
     }
-    td_kernels_of(td_device_of(dy))
-        ->batch_norm_grad(&(td_batch_norm_grad_args){
-            .dy = dy,
-            .x = td_saved(node, SAVED_X),
-            .y = td_saved(node, SAVED_Y),
-            .affine = params->pools ? NULL : td_saved(node, SAVED_MASK),
-            .max_pool = params->pools ? &params->max_pool : NULL,
-            .index = params->pools ? td_saved(node, SAVED_MASK) : NULL,
-            .weight = td_saved(node, SAVED_WEIGHT),
-            .mean = td_saved(node, SAVED_MEAN),
-            .inv_std = td_saved(node, SAVED_INV_STD),
-            .activation = params->activation,
-            .training = params->training,
-            .dx = g[X].grad,
-            .dweight = g[WEIGHT].grad,
-            .dbias = g[BIAS].grad,
-            .dadd = g[ADD].grad,
-            .accumulate_dx = g[X].accumulate,
-            .accumulate_dweight = g[WEIGHT].accumulate,
-            .accumulate_dbias = g[BIAS].accumulate,
-            .accumulate_dadd = g[ADD].accumulate,
-        });
+    td_kernels_for(dy)->batch_norm_grad(&(td_batch_norm_grad_args){
+        .dy = dy,
+        .x = td_saved(node, SAVED_X),
+        .y = td_saved(node, SAVED_Y),
+        .affine = params->pools ? NULL : td_saved(node, SAVED_MASK),
+        .max_pool = params->pools ? &params->max_pool : NULL,
+        .index = params->pools ? td_saved(node, SAVED_MASK) : NULL,
+        .weight = td_saved(node, SAVED_WEIGHT),
+        .mean = td_saved(node, SAVED_MEAN),
+        .inv_std = td_saved(node, SAVED_INV_STD),
+        .activation = params->activation,
+        .training = params->training,
+        .dx = g[X].grad,
+        .dweight = g[WEIGHT].grad,
+        .dbias = g[BIAS].grad,
+        .dadd = g[ADD].grad,
+        .accumulate_dx = g[X].accumulate,
+        .accumulate_dweight = g[WEIGHT].accumulate,
+        .accumulate_dbias = g[BIAS].accumulate,
+        .accumulate_dadd = g[ADD].accumulate,
+    });
     for (int i = 0; i < INPUTS; i++) {
         td_op_grad_end(node, i, &g[i]);
     }
@@ -174,14 +172,13 @@ td_tensor *td_batch_norm_fused_at(td_batch_norm_options options, td_batch_norm_f
                                     .activation = fusion.activation,
                                     .eps = args.eps };
     new_results(&args, x, &fusion, &params, at);
-    td_kernels_of(td_device_of(x))->batch_norm(&args);
+    td_kernels_for(x)->batch_norm(&args);
     bool reads_y = fusion.activation != TD_NORM_LINEAR && add != NULL;
     return TD_RECORD(at, .op = "batch_norm", .backward = batch_norm_backward, .out = args.y,
                      .inputs = { x, options.weight, options.bias, add },
                      .saved = { x, reads_y ? args.y : NULL, options.weight, args.mean, args.inv_std,
                                 params.pools ? args.index : args.affine },
-                     .reads = { options.running_mean, options.running_var }, .params = &params,
-                     .params_size = sizeof params);
+                     .reads = { options.running_mean, options.running_var }, TD_PARAMS(&params));
 }
 
 td_shape td_batch_norm_images(const td_tensor *x)

@@ -2,7 +2,6 @@
  * tensor/kernels/elementwise.def has the formulas and gradients. */
 #include "autograd/ops/elements.h"
 #include "autograd/ops/op.h"
-#include "tensor/extend.h"
 
 /* What the gradient of an input reads besides g; READS_G: it is g. */
 enum { READS_NONE = 0, READS_A = 1, READS_B = 2, READS_AB = 3, READS_G = 4 };
@@ -29,7 +28,7 @@ static void binary_backward(td_node *node, const td_tensor *dy)
         for (int k = 0; k < 2; k++) {
             wide[k] = td_op_expanded(saved[k] != NULL ? saved[k] : dy, td_shape_of(dy));
         }
-        td_kernels_of(td_device_of(dy))->binary_grad(*op, i, grad, dy, &wide[0], &wide[1]);
+        td_kernels_for(dy)->binary_grad(*op, i, grad, dy, &wide[0], &wide[1]);
         td_input_grad_sum(node, i, grad);
     }
 }
@@ -53,12 +52,12 @@ static td_tensor *binary(const char *name, td_binary_op op, td_rule rule, td_ten
     td_shape shape = td_op_together(name, a, b, at);
     td_tensor *y = td_op_result(a, b, shape, a->dtype, at);
     td_tensor wide_a = td_op_expanded(a, shape), wide_b = td_op_expanded(b, shape);
-    td_kernels_of(td_device_of(a))->binary(op, y, &wide_a, &wide_b);
+    td_kernels_for(a)->binary(op, y, &wide_a, &wide_b);
     int reads = (td_needs_grad(a) ? reads_of[op][0] : 0) | (td_needs_grad(b) ? reads_of[op][1] : 0);
     return TD_RECORD(
         at, .op = name, .backward = binary_backward, .out = y, .inputs = { a, b },
         .saved = { (reads & READS_A) != 0 ? a : NULL, (reads & READS_B) != 0 ? b : NULL },
-        .params = &op, .params_size = sizeof op);
+        TD_PARAMS(&op));
 }
 
 #define TD_BINARY(name, value, grad_a, reads_a, grad_b, reads_b)                                   \

@@ -1,6 +1,5 @@
 /* Tensors side by side along one dimension. */
 #include "autograd/ops/op.h"
-#include "tensor/extend.h"
 
 /* The part of a whole that begins at `start` along dim and has the part's shape. */
 static td_tensor part_of(const td_tensor *whole, const td_tensor *part, int dim, int64_t start)
@@ -94,6 +93,5 @@ td_tensor *td_cat_at(td_tensor *const *parts, int count, int dim, td_site at)
         start += parts[i]->shape[dim];
     }
     return TD_RECORD(at, .op = "cat", .backward = cat_backward, .out = y, .input_list = parts,
-                     .input_count = count, .params = &(td_cat_params){ dim, count },
-                     .params_size = sizeof(td_cat_params));
+                     .input_count = count, TD_PARAMS(&(td_cat_params){ dim, count }));
 }

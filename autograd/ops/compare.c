@@ -1,7 +1,6 @@
 /* Comparisons, and the choice by their results. */
 #include "autograd/ops/elements.h"
 #include "autograd/ops/op.h"
-#include "tensor/extend.h"
 
 /* ---- comparisons ---- */
 
@@ -14,7 +13,7 @@ static td_tensor *compare(const char *name, td_compare_op op, td_tensor *a, td_t
     td_shape shape = td_op_together(name, a, b, at);
     td_tensor *y = td_op_result(a, b, shape, TD_U8, at);
     td_tensor wide_a = td_op_expanded(a, shape), wide_b = td_op_expanded(b, shape);
-    td_kernels_of(td_device_of(a))->compare(op, y, &wide_a, &wide_b);
+    td_kernels_for(a)->compare(op, y, &wide_a, &wide_b);
     return TD_RECORD(at, .op = name, .out = y, .inputs = { a, b });
 }
 
@@ -34,8 +33,7 @@ static void where_backward(td_node *node, const td_tensor *dy)
     for (int i = 0; i < 2; i++) {
         if (td_input_needs_grad(node, i)) {
             td_tensor *grad = td_step_new_like(dy, td_node_site(node));
-            td_kernels_of(td_device_of(dy))
-                ->where(grad, &wide, i == 0 ? dy : NULL, i == 0 ? NULL : dy);
+            td_kernels_for(dy)->where(grad, &wide, i == 0 ? dy : NULL, i == 0 ? NULL : dy);
             td_input_grad_sum(node, i, grad);
         }
     }
@@ -59,7 +57,7 @@ td_tensor *td_where_at(td_tensor *condition, td_tensor *a, td_tensor *b, td_site
     td_tensor *y = td_op_result(a, b, shape, a->dtype, at);
     td_tensor wide = td_op_expanded(condition, shape);
     td_tensor wide_a = td_op_expanded(a, shape), wide_b = td_op_expanded(b, shape);
-    td_kernels_of(td_device_of(a))->where(y, &wide, &wide_a, &wide_b);
+    td_kernels_for(a)->where(y, &wide, &wide_a, &wide_b);
     return TD_RECORD(at, .op = "where", .backward = where_backward, .out = y, .inputs = { a, b },
                      .saved = { condition });
 }

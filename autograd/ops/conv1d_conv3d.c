@@ -1,8 +1,6 @@
 /* Convolutions and pooling of [N,C,L], as images of height 1; and of [N,C,D,H,W], as images. */
 #include "autograd/fused.h"
 #include "autograd/ops/op.h"
-#include "autograd/windows.h"
-#include "tensor/extend.h"
 
 /* ---- one dimension ---- */
 

@@ -1,12 +1,11 @@
 /* Convolution (cross-correlation, as everywhere in the field) of images in the device's layout. */
 #include "autograd/fused.h"
 #include "autograd/ops/op.h"
-#include "tensor/extend.h"
 
 static void conv2d_backward(td_node *node, const td_tensor *dy)
 {
     const td_conv2d_params *params = td_params_of(node);
-    const td_kernels *kernels = td_kernels_of(td_device_of(dy));
+    const td_kernels *kernels = td_kernels_for(dy);
     td_grad_slot dx = td_input_grad(node, 0), dw = td_input_grad(node, 1);
     if (dx.grad != NULL) {
         kernels->conv2d_grad_input(dx.grad, dy, td_saved(node, 1), params, dx.accumulate);
@@ -14,9 +13,7 @@ static void conv2d_backward(td_node *node, const td_tensor *dy)
     if (dw.grad != NULL) {
         kernels->conv2d_grad_weight(dw.grad, dy, td_saved(node, 0), params, dw.accumulate);
     }
-    if (td_input_needs_grad(node, 2)) {
-        td_op_grad_channel_sum(node, 2, dy, 1);
-    }
+    td_op_grad_channel_sum(node, 2, dy, 1);
 }
 
 static void conv2d_check(const td_tensor *x, const td_tensor *w, const td_tensor *b, int64_t groups,
@@ -34,13 +31,7 @@ static void conv2d_check(const td_tensor *x, const td_tensor *w, const td_tensor
                "conv2d: x%s does not fit weight%s with %lld groups: x must have %lld channels",
                TD_SHAPE_TEXT(x), TD_SHAPE_TEXT(w), (long long)groups,
                (long long)(w->shape[1] * groups));
-    if (b != NULL) {
-        td_check_float(b, "conv2d", "the bias", at);
-        td_check_mixed(x, b, "conv2d", at);
-        TD_REQUIRE(b->ndim == 1 && b->shape[0] == w->shape[0], at,
-                   "conv2d: bias%s does not fit weight%s: it must be [out] ([%lld])",
-                   TD_SHAPE_TEXT(b), TD_SHAPE_TEXT(w), (long long)w->shape[0]);
-    }
+    td_op_check_bias("conv2d", x, w, b, w->shape[0], at);
 }
 
 static td_conv2d_params read_options(const td_conv2d_options *o, td_site at)
@@ -107,9 +98,9 @@ td_tensor *td_conv2d_at(td_conv2d_options options, td_site at)
     x = pad_sides(x, w, &options, &params, at);
     td_shape shape = conv2d_output_shape(x, w, &params, at);
     td_tensor *y = td_step_new(shape, x->dtype, TD_IMAGE, td_device_of(x), at);
-    td_kernels_of(td_device_of(x))->conv2d(y, x, w, b, &params);
+    td_kernels_for(x)->conv2d(y, x, w, b, &params);
     return TD_RECORD(at, .op = "conv2d", .backward = conv2d_backward, .can_split = true, .out = y,
                      .inputs = { x, w, b },
                      .saved = { td_needs_grad(w) ? x : NULL, td_needs_grad(x) ? w : NULL },
-                     .params = &params, .params_size = sizeof params);
+                     TD_PARAMS(&params));
 }

@@ -3,13 +3,11 @@
  * weight. */
 #include "autograd/fused.h"
 #include "autograd/ops/op.h"
-#include "autograd/windows.h"
-#include "tensor/extend.h"
 
 static void conv_transpose2d_backward(td_node *node, const td_tensor *dy)
 {
     const td_conv2d_params *params = td_params_of(node);
-    const td_kernels *kernels = td_kernels_of(td_device_of(dy));
+    const td_kernels *kernels = td_kernels_for(dy);
     if (td_input_needs_grad(node, 0)) {
         const td_tensor *x = td_node_input(node, 0);
         td_tensor *dx =
@@ -21,9 +19,7 @@ static void conv_transpose2d_backward(td_node *node, const td_tensor *dy)
     if (dw.grad != NULL) {
         kernels->conv2d_grad_weight(dw.grad, td_saved(node, 0), dy, params, dw.accumulate);
     }
-    if (td_input_needs_grad(node, 2)) {
-        td_op_grad_channel_sum(node, 2, dy, 1);
-    }
+    td_op_grad_channel_sum(node, 2, dy, 1);
 }
 
 static void transposed_check(const td_tensor *x, const td_tensor *w, const td_tensor *b,
@@ -37,13 +33,7 @@ static void transposed_check(const td_tensor *x, const td_tensor *w, const td_te
                "conv_transpose2d: x%s and weight%s with %lld groups must be [N,C,H,W] and "
                "[C,out/groups,KH,KW], and groups must divide C",
                TD_SHAPE_TEXT(x), TD_SHAPE_TEXT(w), (long long)groups);
-    if (b != NULL) {
-        td_check_float(b, "conv_transpose2d", "the bias", at);
-        td_check_mixed(x, b, "conv_transpose2d", at);
-        TD_REQUIRE(b->ndim == 1 && b->shape[0] == w->shape[1] * groups, at,
-                   "conv_transpose2d: bias%s does not fit weight%s: it must be [out] ([%lld])",
-                   TD_SHAPE_TEXT(b), TD_SHAPE_TEXT(w), (long long)(w->shape[1] * groups));
-    }
+    td_op_check_bias("conv_transpose2d", x, w, b, w->shape[1] * groups, at);
 }
 
 static td_shape transposed_output_shape(const td_tensor *x, const td_tensor *w,
@@ -76,7 +66,7 @@ td_tensor *td_conv_transpose2d_at(td_conv_transpose2d_options o, td_site at)
     td_tensor *x = td_op_input(o.x, op, "x", TD_RULE_OF(conv_transpose2d), at);
     td_tensor *w = o.w, *b = o.b;
     transposed_check(x, w, b, params.groups, at);
-    const td_kernels *kernels = td_kernels_of(td_device_of(x));
+    const td_kernels *kernels = td_kernels_for(x);
     td_tensor *y = td_step_new(transposed_output_shape(x, w, &params, more, at), x->dtype, TD_IMAGE,
                                td_device_of(x), at);
     if (b != NULL) { /* the kernel adds to it */
@@ -85,8 +75,7 @@ td_tensor *td_conv_transpose2d_at(td_conv_transpose2d_options o, td_site at)
         kernels->copy(y, &wide);
     }
     kernels->conv2d_grad_input(y, x, w, &params, b != NULL);
-    return TD_RECORD(at, .op = op, .backward = conv_transpose2d_backward, .out = y,
-                     .inputs = { x, w, b },
-                     .saved = { td_needs_grad(w) ? x : NULL, td_needs_grad(x) ? w : NULL },
-                     .params = &params, .params_size = sizeof params);
+    return TD_RECORD(
+        at, .op = op, .backward = conv_transpose2d_backward, .out = y, .inputs = { x, w, b },
+        .saved = { td_needs_grad(w) ? x : NULL, td_needs_grad(x) ? w : NULL }, TD_PARAMS(&params));
 }

@@ -1,37 +1,27 @@
 /* Softmax and negative log-likelihood in one, and negative log-likelihood alone. The kernel takes
  * rows, a logit for each of K classes: logits [N,K,d...] are first rearranged to [N d...,K]. */
 #include "autograd/ops/op.h"
-#include "tensor/extend.h"
 #include "tensor/hooks.h"
-
-#include <stdlib.h>
 
 static void entropy_backward(td_node *node, const td_tensor *dy)
 {
     td_grad_slot slot = td_input_grad(node, 0);
-    if (slot.grad != NULL) {
-        td_kernels_of(td_device_of(dy))
-            ->cross_entropy_grad(slot.grad, dy, td_saved(node, 3), td_saved(node, 0),
-                                 td_saved(node, 1), td_saved(node, 2), td_params_of(node),
-                                 slot.accumulate);
-    }
+    td_kernels_for(dy)->cross_entropy_grad(slot.grad, dy, td_saved(node, 3), td_saved(node, 0),
+                                           td_saved(node, 1), td_saved(node, 2), td_params_of(node),
+                                           slot.accumulate);
 }
 
 /* ---- checks ---- */
 
 static void check_shapes(const td_tensor *x, const td_tensor *labels, const char *op, td_site at)
 {
-    td_shape shape = td_shape_of(x);
-    for (int d = 1; d + 1 < shape.ndim; d++) {
-        shape.dim[d] = shape.dim[d + 1];
-    }
-    shape.ndim--;
-    TD_REQUIRE(x->ndim >= 2 && x->shape[1] > 0 && labels->dtype == TD_I64 &&
-                   td_shape_equal(shape, td_shape_of(labels)),
-               at,
-               "%s: logits %s and labels %s: they must be [N,classes] of floats, and "
-               "[N], i64 (or [N,classes,...] and [N,...])",
-               op, td_describe(x), td_describe(labels));
+    TD_REQUIRE(
+        x->ndim >= 2 && x->shape[1] > 0 && labels->dtype == TD_I64 &&
+            td_shape_equal(td_op_reduced_shape(x, TD_SHAPE(1), false, at), td_shape_of(labels)),
+        at,
+        "%s: logits %s and labels %s: they must be [N,classes] of floats, and "
+        "[N], i64 (or [N,classes,...] and [N,...])",
+        op, td_describe(x), td_describe(labels));
     TD_REQUIRE(td_same_device(td_device_of(x), td_device_of(labels)), at,
                "%s: logits %s and labels %s are on different devices", op, td_describe(x),
                td_describe(labels));
@@ -79,7 +69,7 @@ void td_op_check_labels(const td_tensor *labels, int64_t classes, int64_t ignore
         return;
     }
     TD_REQUIRE(td_checked_by_device(labels, classes, op, "label", at) ||
-                   td_kernels_of(td_device_of(labels))->indices_in_range(labels, classes, &bad),
+                   td_kernels_for(labels)->indices_in_range(labels, classes, &bad),
                at, "%s: label %lld with %lld classes: labels must be 0 to %lld", op, (long long)bad,
                (long long)classes, (long long)classes - 1);
 }
@@ -115,8 +105,7 @@ static td_tensor *losses_of_rows(const char *op, td_tensor *rows, td_tensor *lab
     td_tensor *log_p = log_softmax ? td_step_new_like(rows, at) : NULL;
     td_kernels_of(device)->cross_entropy(loss, total, log_p, rows, labels, weight, params);
     return TD_RECORD(at, .op = op, .backward = entropy_backward, .out = loss, .inputs = { rows },
-                     .saved = { log_p, labels, weight, total }, .params = params,
-                     .params_size = sizeof *params);
+                     .saved = { log_p, labels, weight, total }, TD_PARAMS(params));
 }
 
 static td_tensor *entropy(const char *op, td_tensor *x, td_tensor *labels, td_tensor *weight,
@@ -156,11 +145,7 @@ static td_tensor *soft(td_tensor *x, const td_cross_entropy_options *o, td_site 
         target = td_add_scalar_at(td_mul_scalar_at(target, 1.0 - s, at), s / classes, at);
     }
     if (weight != NULL) {
-        td_shape shape = { .ndim = x->ndim - 1, .dim = { x->shape[1] } };
-        for (int d = 1; d < shape.ndim; d++) {
-            shape.dim[d] = 1;
-        }
-        target = td_mul_at(target, td_reshape_at(weight, shape, at), at);
+        target = td_mul_at(target, td_op_per_channel(weight, x, at), at);
     }
     td_tensor *terms = td_mul_at(td_log_softmax_at(x, 1, at), target, at);
     if (o->reduction == TD_LOSS_NONE) {

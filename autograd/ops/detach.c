@@ -1,6 +1,5 @@
 /* The same memory without its history: gradients do not flow through. */
 #include "autograd/ops/op.h"
-#include "tensor/extend.h"
 
 td_tensor *td_detach_at(td_tensor *x, td_site at)
 {

@@ -1,7 +1,6 @@
 /* Dropout, of elements and of whole samples. */
 #include "autograd/fused.h"
 #include "autograd/ops/op.h"
-#include "tensor/extend.h"
 
 /* ---- of elements: what is kept is drawn again in backward instead of being stored ---- */
 
@@ -22,11 +21,8 @@ static void dropout_backward(td_node *node, const td_tensor *dy)
 {
     const dropout_params *params = td_params_of(node);
     td_grad_slot slot = td_input_grad(node, 0);
-    if (slot.grad != NULL) {
-        td_kernels_of(td_device_of(dy))
-            ->dropout(slot.grad, dy, params->p, params->key, counter_of(params), params->of,
-                      slot.accumulate);
-    }
+    td_kernels_for(dy)->dropout(slot.grad, dy, params->p, params->key, counter_of(params),
+                                params->of, slot.accumulate);
 }
 
 static td_tensor *dropout(td_tensor *x, const dropout_params *params, td_site at)
@@ -35,10 +31,9 @@ static td_tensor *dropout(td_tensor *x, const dropout_params *params, td_site at
     TD_REQUIRE(params->p >= 0.0 && params->p < 1.0, at,
                "dropout: the probability is %g; it must be at least 0 and below 1", params->p);
     td_tensor *y = td_step_new_like(x, at);
-    td_kernels_of(td_device_of(x))
-        ->dropout(y, x, params->p, params->key, counter_of(params), params->of, false);
+    td_kernels_for(x)->dropout(y, x, params->p, params->key, counter_of(params), params->of, false);
     return TD_RECORD(at, .op = "dropout", .backward = dropout_backward, .out = y, .inputs = { x },
-                     .params = params, .params_size = sizeof *params);
+                     TD_PARAMS(params));
 }
 
 td_tensor *td_dropout_at(td_tensor *x, double p, td_philox_key key, uint64_t counter, td_site at)
@@ -64,10 +59,9 @@ static td_tensor *draw_factors(const td_tensor *x, int whole, double p, td_philo
     for (int d = 0; d < x->ndim; d++) {
         shape.dim[d] = d < whole ? x->shape[d] : 1;
     }
-    td_tensor *factors = td_step_new(shape, x->dtype, TD_ROW_MAJOR, td_device_of(x), at);
+    td_tensor *factors = td_op_new(shape, x->dtype, x, at);
     td_fill_(factors, 1.0);
-    td_kernels_of(td_device_of(x))
-        ->dropout(factors, factors, p, key, counter, (td_numbering){ 0 }, false);
+    td_kernels_for(x)->dropout(factors, factors, p, key, counter, (td_numbering){ 0 }, false);
     return factors;
 }
 

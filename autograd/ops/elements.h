@@ -1,8 +1,7 @@
 /* More operations on single elements; the rules of autograd/ops.h apply here, too.
  * tensor/kernels/elementwise.def has the formulas and derivatives. Names are PyTorch's, unless a
  * comment gives PyTorch's name. */
-#ifndef TD_AUTOGRAD_OPS_ELEMENTS_H
-#define TD_AUTOGRAD_OPS_ELEMENTS_H
+#pragma once
 
 #include "autograd/ops.h"
 
@@ -101,5 +100,3 @@ TD_END_C
 #define td_gt(...) td_gt_at(__VA_ARGS__, TD_HERE)
 #define td_ge(...) td_ge_at(__VA_ARGS__, TD_HERE)
 #define td_where(...) td_where_at(__VA_ARGS__, TD_HERE)
-
-#endif

@@ -1,16 +1,12 @@
 /* Rows of a table, picked by index. */
 #include "autograd/ops/op.h"
-#include "tensor/extend.h"
 
 static void embedding_backward(td_node *node, const td_tensor *dy)
 {
     const td_tensor *index = td_saved(node, 0);
     td_grad_slot slot = td_input_grad(node, 0);
     const int64_t *padding = td_params_of(node);
-    const td_kernels *kernels = td_kernels_of(td_device_of(dy));
-    if (slot.grad == NULL) {
-        return;
-    }
+    const td_kernels *kernels = td_kernels_for(dy);
     bool apart = *padding >= 0 && slot.accumulate; /* a row of it must stay as it is */
     td_tensor *grad = apart ? td_step_new_like(slot.grad, td_node_site(node)) : slot.grad;
     kernels->embedding_grad(grad, dy, index, slot.accumulate && !apart);
@@ -36,8 +32,8 @@ static void embedding_check(const td_tensor *index, const td_tensor *table, td_s
                "embedding: index %s and table %s are on different devices", td_describe(index),
                td_describe(table));
     int64_t bad;
-    TD_REQUIRE(td_kernels_of(td_device_of(table))->indices_in_range(index, table->shape[0], &bad),
-               at, "embedding: index %lld with table%s: indices must be 0 to %lld", (long long)bad,
+    TD_REQUIRE(td_kernels_for(table)->indices_in_range(index, table->shape[0], &bad), at,
+               "embedding: index %lld with table%s: indices must be 0 to %lld", (long long)bad,
                TD_SHAPE_TEXT(table), (long long)table->shape[0] - 1);
 }
 
@@ -55,9 +51,8 @@ td_tensor *td_embedding_at(td_embedding_options options, td_site at)
     }
     td_shape shape = td_shape_of(index);
     shape.dim[shape.ndim++] = table->shape[1];
-    td_tensor *y = td_step_new(shape, table->dtype, TD_ROW_MAJOR, td_device_of(table), at);
-    td_kernels_of(td_device_of(table))->embedding(y, table, index);
+    td_tensor *y = td_op_new(shape, table->dtype, table, at);
+    td_kernels_for(table)->embedding(y, table, index);
     return TD_RECORD(at, .op = "embedding", .backward = embedding_backward, .out = y,
-                     .inputs = { table }, .saved = { index }, .params = &padding,
-                     .params_size = sizeof padding);
+                     .inputs = { table }, .saved = { index }, TD_PARAMS(&padding));
 }

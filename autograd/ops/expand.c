@@ -1,6 +1,5 @@
 /* Broadcasting made visible: sizes 1 (or missing) become any size, with stride 0: a view. */
 #include "autograd/ops/op.h"
-#include "tensor/extend.h"
 
 static void expand_backward(td_node *node, const td_tensor *dy)
 {

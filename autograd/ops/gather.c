@@ -2,7 +2,6 @@
 #include "autograd/ops/elements.h"
 #include "autograd/ops/op.h"
 #include "autograd/ops/shapes.h"
-#include "tensor/extend.h"
 
 /* The indices in the shape of the result: a vector is the same for all other dimensions. */
 static td_tensor wide_index(const td_tensor *index, const td_gather_params *p)
@@ -24,7 +23,7 @@ static void gather_check(const char *op, const td_tensor *x, int dim, const td_t
                "%s: index %s beside x %s: it must be i64, on the same device", op,
                td_describe(index), td_describe(x));
     int64_t bad;
-    TD_REQUIRE(td_kernels_of(td_device_of(x))->indices_in_range(index, x->shape[dim], &bad), at,
+    TD_REQUIRE(td_kernels_for(x)->indices_in_range(index, x->shape[dim], &bad), at,
                "%s: index %lld along dimension %d of x%s: indices must be 0 to %lld", op,
                (long long)bad, dim, TD_SHAPE_TEXT(x), (long long)x->shape[dim] - 1);
 }
@@ -49,21 +48,19 @@ static void gather_backward(td_node *node, const td_tensor *dy)
     const td_gather_params *p = td_params_of(node);
     const td_tensor *x = td_node_input(node, 0);
     td_site at = td_node_site(node);
-    const td_kernels *kernels = td_kernels_of(td_device_of(dy));
+    const td_kernels *kernels = td_kernels_for(dy);
     td_tensor wide = wide_index(td_saved(node, 0), p);
     if (!td_is_half(x->dtype)) {
         td_grad_slot slot = td_input_grad(node, 0);
-        if (slot.grad != NULL && !slot.accumulate) {
+        if (!slot.accumulate) {
             kernels->fill(slot.grad, 0.0);
         }
-        if (slot.grad != NULL) {
-            kernels->scatter_add(slot.grad, dy, &wide, p->dim);
-        }
+        kernels->scatter_add(slot.grad, dy, &wide, p->dim);
         return;
     }
-    td_tensor *sum = td_step_new(td_shape_of(x), TD_F32, TD_ROW_MAJOR, td_device_of(x), at);
-    td_tensor *g = td_step_new(td_shape_of(dy), TD_F32, TD_ROW_MAJOR, td_device_of(x), at);
-    td_tensor *rounded = td_step_new(td_shape_of(x), x->dtype, TD_ROW_MAJOR, td_device_of(x), at);
+    td_tensor *sum = td_op_new(td_shape_of(x), TD_F32, x, at);
+    td_tensor *g = td_op_new(td_shape_of(dy), TD_F32, x, at);
+    td_tensor *rounded = td_op_new(td_shape_of(x), x->dtype, x, at);
     kernels->copy(g, dy);
     kernels->fill(sum, 0.0);
     kernels->scatter_add(sum, g, &wide, p->dim);
@@ -74,11 +71,11 @@ static void gather_backward(td_node *node, const td_tensor *dy)
 static td_tensor *gather(const char *name, td_tensor *x, td_gather_params params, td_tensor *index,
                          td_site at)
 {
-    td_tensor *y = td_step_new(params.shape, x->dtype, TD_ROW_MAJOR, td_device_of(x), at);
+    td_tensor *y = td_op_new(params.shape, x->dtype, x, at);
     td_tensor wide = wide_index(index, &params);
-    td_kernels_of(td_device_of(x))->gather(y, x, &wide, params.dim);
+    td_kernels_for(x)->gather(y, x, &wide, params.dim);
     return TD_RECORD(at, .op = name, .backward = gather_backward, .out = y, .inputs = { x },
-                     .saved = { index }, .params = &params, .params_size = sizeof params);
+                     .saved = { index }, TD_PARAMS(&params));
 }
 
 td_tensor *td_gather_dim_at(td_tensor *x, int dim, td_tensor *index, td_site at)
@@ -109,9 +106,8 @@ static void scatter_add_backward(td_node *node, const td_tensor *dy)
     td_input_grad_is(node, 0, dy);
     if (td_input_needs_grad(node, 1)) {
         const td_tensor *index = td_saved(node, 0);
-        td_tensor *g = td_step_new(td_shape_of(index), dy->dtype, TD_ROW_MAJOR, td_device_of(dy),
-                                   td_node_site(node));
-        td_kernels_of(td_device_of(dy))->gather(g, dy, index, *dim);
+        td_tensor *g = td_op_new(td_shape_of(index), dy->dtype, dy, td_node_site(node));
+        td_kernels_for(dy)->gather(g, dy, index, *dim);
         td_input_grad_is(node, 1, g);
     }
 }
@@ -126,13 +122,12 @@ td_tensor *td_scatter_add_at(td_tensor *x, int dim, td_tensor *index, td_tensor 
     check_sizes("scatter_add", x, dim, index, at);
     TD_REQUIRE(td_same_shape(index, source), at, "scatter_add: index%s and source%s must be equal",
                TD_SHAPE_TEXT(index), TD_SHAPE_TEXT(source));
-    const td_kernels *kernels = td_kernels_of(td_device_of(x));
-    td_tensor *y = td_step_new(td_shape_of(x), x->dtype, TD_ROW_MAJOR, td_device_of(x), at);
+    const td_kernels *kernels = td_kernels_for(x);
+    td_tensor *y = td_op_new(td_shape_of(x), x->dtype, x, at);
     kernels->copy(y, x);
     kernels->scatter_add(y, source, index, dim);
     return TD_RECORD(at, .op = "scatter_add", .backward = scatter_add_backward, .out = y,
-                     .inputs = { x, source }, .saved = { index }, .params = &dim,
-                     .params_size = sizeof dim);
+                     .inputs = { x, source }, .saved = { index }, TD_PARAMS(&dim));
 }
 
 td_tensor *td_one_hot_at(td_tensor *index, int64_t classes, td_site at)
@@ -142,7 +137,7 @@ td_tensor *td_one_hot_at(td_tensor *index, int64_t classes, td_site at)
     TD_REQUIRE(index->dtype == TD_I64 && classes >= 0, at,
                "one_hot: index %s, %lld classes: it must be i64, and classes not negative",
                td_describe(index), (long long)classes);
-    const td_kernels *kernels = td_kernels_of(td_device_of(index));
+    const td_kernels *kernels = td_kernels_for(index);
     TD_REQUIRE(kernels->indices_in_range(index, classes, &bad), at,
                "one_hot: index %lld: indices must be 0 to %lld", (long long)bad,
                (long long)classes - 1);

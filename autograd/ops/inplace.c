@@ -1,6 +1,5 @@
 /* Arithmetic in place, which the tape does not record. */
 #include "autograd/ops/op.h"
-#include "tensor/extend.h"
 
 static void inplace_check(td_tensor *t, const char *op, td_site at)
 {
@@ -26,11 +25,11 @@ void td_add_inplace_at(td_tensor *t, const td_tensor *u, td_site at)
                "must be equal, or 1 in u",
                TD_SHAPE_TEXT(u), TD_SHAPE_TEXT(t));
     td_tensor wide = td_op_expanded(u, shape);
-    td_kernels_of(td_device_of(t))->axpy(t, 1.0, &wide);
+    td_kernels_for(t)->axpy(t, 1.0, &wide);
 }
 
 void td_mul_scalar_inplace_at(td_tensor *t, double s, td_site at)
 {
     inplace_check(t, "td_mul_scalar_", at);
-    td_kernels_of(td_device_of(t))->unary(TD_UNARY_mul_scalar, t, t, s, 0.0);
+    td_kernels_for(t)->unary(TD_UNARY_mul_scalar, t, t, s, 0.0);
 }

@@ -2,26 +2,21 @@
  * columns, so each side is a product with a small matrix. */
 #include "autograd/fused.h"
 #include "autograd/ops/op.h"
-#include "autograd/windows.h"
-#include "tensor/extend.h"
 
 #include <math.h>
 
 /* ---- a side by a matrix ---- */
 
-/* weights[to][from] for one side; scale: elements of x for one of the result. */
+/* Adds weights[to][from] of one side, which are 0; scale: elements of x for one of the result. */
 typedef void (*side_fn)(double *weights, int64_t to, int64_t from, double scale);
 
 static td_tensor *matrix_of(const td_tensor *x, side_fn side, int64_t to, int64_t from,
                             double scale, td_site at)
 {
     double *weights = td_step_bytes((size_t)(to * from) * sizeof *weights);
-    for (int64_t i = 0; i < to * from; i++) {
-        weights[i] = 0.0;
-    }
     side(weights, to, from, scale);
     td_dtype dtype = x->dtype == TD_F64 ? TD_F64 : TD_F32;
-    td_tensor *m = td_step_new(TD_SHAPE(to, from), dtype, TD_ROW_MAJOR, td_device_of(x), at);
+    td_tensor *m = td_op_new(TD_SHAPE(to, from), dtype, x, at);
     td_write_at(m, weights, TD_F64, at);
     return td_is_half(x->dtype) ? td_cast_at(m, x->dtype, at) : m;
 }
@@ -41,12 +36,6 @@ static void check_image(const td_tensor *x, const char *op, td_site at)
 {
     TD_REQUIRE(x->ndim == 4 && x->shape[2] > 0 && x->shape[3] > 0, at,
                "%s: x%s must be [N,C,H,W] with H and W at least 1", op, TD_SHAPE_TEXT(x));
-}
-
-static void check_size(int64_t height, int64_t width, const char *op, td_site at)
-{
-    TD_REQUIRE(height > 0 && width > 0, at, "%s: the result's size is %lld by %lld; give both", op,
-               (long long)height, (long long)width);
 }
 
 /* ---- adaptive pooling ---- */
@@ -72,28 +61,27 @@ static void side_of_means(double *weights, int64_t to, int64_t from, double scal
     }
 }
 
-/* Windows of one size that do not overlap. */
-static bool is_regular(const td_tensor *x, int64_t height, int64_t width, td_pool2d_options *pool)
+/* Checks and casts x. Where the windows have one size and do not overlap, returns the pooling by
+ * them; otherwise NULL. */
+static td_tensor *regular(const char *op, td_rule rule, td_tensor **x, int64_t height,
+                          int64_t width, td_tensor *(*pool)(td_pool2d_options, td_site), td_site at)
 {
-    *pool = (td_pool2d_options){
-        .kernel_hw = { (int)(x->shape[2] / height), (int)(x->shape[3] / width) },
-    };
-    return x->shape[2] % height == 0 && x->shape[3] % width == 0;
+    *x = td_op_input(*x, op, "x", rule, at);
+    check_image(*x, op, at);
+    TD_REQUIRE(height > 0 && width > 0, at, "%s: the result's size is %lld by %lld; give both", op,
+               (long long)height, (long long)width);
+    int64_t h = (*x)->shape[2], w = (*x)->shape[3];
+    td_pool2d_options options = { .x = *x, .kernel_hw = { (int)(h / height), (int)(w / width) } };
+    return h % height == 0 && w % width == 0 ? pool(options, at) : NULL;
 }
 
 td_tensor *td_adaptive_avg_pool2d_at(td_tensor *x, int64_t height, int64_t width, td_site at)
 {
-    const char *op = "adaptive_avg_pool2d";
-    x = td_op_input(x, op, "x", TD_RULE_OF(adaptive_avg_pool2d), at);
-    check_image(x, op, at);
-    check_size(height, width, op, at);
-    td_pool2d_options pool;
-    if (is_regular(x, height, width, &pool)) {
-        pool.x = x;
-        return td_avg_pool2d_at(pool, at);
-    }
-    return by_matrices(x, matrix_of(x, side_of_means, height, x->shape[2], 0.0, at),
-                       matrix_of(x, side_of_means, width, x->shape[3], 0.0, at), at);
+    td_tensor *y = regular("adaptive_avg_pool2d", TD_RULE_OF(adaptive_avg_pool2d), &x, height,
+                           width, td_avg_pool2d_at, at);
+    return y != NULL ? y
+                     : by_matrices(x, matrix_of(x, side_of_means, height, x->shape[2], 0.0, at),
+                                   matrix_of(x, side_of_means, width, x->shape[3], 0.0, at), at);
 }
 
 static td_tensor *maxima_along(td_tensor *x, int dim, int64_t to, td_site at)
@@ -108,17 +96,11 @@ static td_tensor *maxima_along(td_tensor *x, int dim, int64_t to, td_site at)
 
 td_tensor *td_adaptive_max_pool2d_at(td_tensor *x, int64_t height, int64_t width, td_site at)
 {
-    const char *op = "adaptive_max_pool2d";
-    x = td_op_input(x, op, "x", TD_RULE_OF(adaptive_max_pool2d), at);
-    check_image(x, op, at);
-    check_size(height, width, op, at);
-    td_pool2d_options pool;
-    if (is_regular(x, height, width, &pool)) {
-        pool.x = x;
-        return td_max_pool2d_at(pool, at);
-    }
-    td_tensor *y = maxima_along(maxima_along(x, 3, width, at), 2, height, at);
-    return td_cast_at(y, x->dtype, at);
+    td_tensor *y = regular("adaptive_max_pool2d", TD_RULE_OF(adaptive_max_pool2d), &x, height,
+                           width, td_max_pool2d_at, at);
+    return y != NULL ? y
+                     : td_cast_at(maxima_along(maxima_along(x, 3, width, at), 2, height, at),
+                                  x->dtype, at);
 }
 
 /* ---- resizing ---- */

@@ -1,31 +1,26 @@
 /* Normalisation over the last dimension, or over groups of an image's channels: y = (x - mean) *
  * inv_std * weight + bias. */
 #include "autograd/ops/op.h"
-#include "tensor/extend.h"
 
 static void layer_norm_backward(td_node *node, const td_tensor *dy)
 {
     const td_layer_norm_params *params = td_params_of(node);
-    const td_kernels *kernels = td_kernels_of(td_device_of(dy));
+    const td_kernels *kernels = td_kernels_for(dy);
     const td_tensor *x = td_saved(node, 0), *weight = td_saved(node, 1);
     bool rows = params->groups == 0;
-    if (rows && !td_is_contiguous(dy)) {
-        td_tensor *copy = td_step_new_like(x, td_node_site(node));
-        kernels->copy(copy, dy);
-        dy = copy;
+    dy = rows ? td_op_row_major(dy, td_node_site(node)) : dy;
+    td_op_gradient g[3]; /* of x, weight, bias */
+    for (int i = 0; i < 3; i++) {
+        const td_tensor *input = td_node_input(node, i);
+        bool direct = i == 0 ? !rows || td_is_contiguous(input) : !td_op_repeats(node, i);
+        g[i] = td_op_grad_begin(node, i, i == 0 ? x : input, direct);
     }
-    bool direct = !rows || td_is_contiguous(td_node_input(node, 0));
-    td_op_gradient dx = td_op_grad_begin(node, 0, x, direct);
-    td_op_gradient dweight =
-        td_op_grad_begin(node, 1, td_node_input(node, 1), !td_op_repeats(node, 1));
-    td_op_gradient dbias =
-        td_op_grad_begin(node, 2, td_node_input(node, 2), !td_op_repeats(node, 2));
     (rows ? kernels->layer_norm_grad : kernels->group_norm_grad)(
-        dx.grad, dweight.grad, dbias.grad, dy, x, weight, td_saved(node, 2), td_saved(node, 3),
-        dx.accumulate, dweight.accumulate, dbias.accumulate);
-    td_op_grad_end(node, 0, &dx);
-    td_op_grad_end(node, 1, &dweight);
-    td_op_grad_end(node, 2, &dbias);
+        g[0].grad, g[1].grad, g[2].grad, dy, x, weight, td_saved(node, 2), td_saved(node, 3),
+        g[0].accumulate, g[1].accumulate, g[2].accumulate);
+    for (int i = 0; i < 3; i++) {
+        td_op_grad_end(node, i, &g[i]);
+    }
 }
 
 static void layer_norm_check(const td_tensor *x, const td_tensor *weight, const td_tensor *bias,
@@ -48,21 +43,28 @@ static void layer_norm_check(const td_tensor *x, const td_tensor *weight, const 
     }
 }
 
+/* dense: x as the kernel takes it. One mean for each element of `stats`; groups 0: over rows. */
+static td_tensor *normalised(td_tensor *x, td_tensor *dense, td_shape stats, int64_t groups,
+                             td_tensor *weight, td_tensor *bias, double eps, td_site at)
+{
+    td_layer_norm_params params = { td_or_usual(eps, 1e-5), groups };
+    td_tensor *y = td_step_new_like(dense, at);
+    td_tensor *mean = td_op_new(stats, x->dtype, x, at);
+    td_tensor *inv_std = td_op_new(stats, x->dtype, x, at);
+    const td_kernels *kernels = td_kernels_for(x);
+    (groups == 0 ? kernels->layer_norm : kernels->group_norm)(y, mean, inv_std, dense, weight, bias,
+                                                              params.eps);
+    return TD_RECORD(at, .op = groups == 0 ? "layer_norm" : "group_norm",
+                     .backward = layer_norm_backward, .out = y, .inputs = { x, weight, bias },
+                     .saved = { dense, weight, mean, inv_std }, TD_PARAMS(&params));
+}
+
 /* Over the last dimension. */
 static td_tensor *of_rows(td_tensor *x, td_tensor *weight, td_tensor *bias, double eps, td_site at)
 {
     layer_norm_check(x, weight, bias, at);
-    td_device device = td_device_of(x);
-    td_tensor *rows = td_op_row_major(x, at);
     td_shape per_row = TD_SHAPE(td_numel(x) / x->shape[x->ndim - 1]);
-    td_tensor *y = td_step_new_like(rows, at);
-    td_tensor *mean = td_step_new(per_row, x->dtype, TD_ROW_MAJOR, device, at);
-    td_layer_norm_params params = { td_or_usual(eps, 1e-5), 0 };
-    td_tensor *inv_std = td_step_new(per_row, x->dtype, TD_ROW_MAJOR, device, at);
-    td_kernels_of(device)->layer_norm(y, mean, inv_std, rows, weight, bias, params.eps);
-    return TD_RECORD(at, .op = "layer_norm", .backward = layer_norm_backward, .out = y,
-                     .inputs = { x, weight, bias }, .saved = { rows, weight, mean, inv_std },
-                     .params = &params, .params_size = sizeof params);
+    return normalised(x, td_op_row_major(x, at), per_row, 0, weight, bias, eps, at);
 }
 
 /* [..., d, ...] with the last `dims` dimensions as one. */
@@ -111,14 +113,5 @@ td_tensor *td_layer_norm_at(td_layer_norm_options o, td_site at)
 td_tensor *td_op_group_norm_image(td_tensor *x, int64_t groups, td_tensor *weight, td_tensor *bias,
                                   double eps, td_site at)
 {
-    td_device device = td_device_of(x);
-    td_shape per_group = TD_SHAPE(x->shape[0], groups);
-    td_layer_norm_params params = { td_or_usual(eps, 1e-5), groups };
-    td_tensor *y = td_step_new_like(x, at);
-    td_tensor *mean = td_step_new(per_group, x->dtype, TD_ROW_MAJOR, device, at);
-    td_tensor *inv_std = td_step_new(per_group, x->dtype, TD_ROW_MAJOR, device, at);
-    td_kernels_of(device)->group_norm(y, mean, inv_std, x, weight, bias, params.eps);
-    return TD_RECORD(at, .op = "group_norm", .backward = layer_norm_backward, .out = y,
-                     .inputs = { x, weight, bias }, .saved = { x, weight, mean, inv_std },
-                     .params = &params, .params_size = sizeof params);
+    return normalised(x, x, TD_SHAPE(x->shape[0], groups), groups, weight, bias, eps, at);
 }

@@ -1,7 +1,6 @@
 /* The fully connected layer: x[...,in], w[out,in], b[out] -> x w^T + b. The weight may lie in any
  * order; nn keeps it as TD_FILTER, memory [in][out]. */
 #include "autograd/ops/op.h"
-#include "tensor/extend.h"
 
 /* dx = dy w, dw = dy^T x, db = the column sums of dy */
 static void linear_backward(td_node *node, const td_tensor *dy)
@@ -10,17 +9,13 @@ static void linear_backward(td_node *node, const td_tensor *dy)
     const td_math *math = td_params_of(node);
     td_site at = td_node_site(node);
     td_tensor dym = td_op_matrix(dy, at);
-    if (td_input_needs_grad(node, 0)) {
-        td_op_grad_matmul(node, 0, &dym, w, *math);
-    }
+    td_op_grad_matmul(node, 0, &dym, w, *math);
     if (td_input_needs_grad(node, 1)) {
         td_tensor xm = td_op_matrix(x, at);
         td_tensor dym_t = td_op_swapped(&dym, 0, 1);
         td_op_grad_matmul(node, 1, &dym_t, &xm, *math);
     }
-    if (td_input_needs_grad(node, 2)) {
-        td_op_grad_channel_sum(node, 2, &dym, 1);
-    }
+    td_op_grad_channel_sum(node, 2, &dym, 1);
 }
 
 static void linear_check(const td_tensor *x, const td_tensor *w, const td_tensor *b, td_site at)
@@ -33,13 +28,7 @@ static void linear_check(const td_tensor *x, const td_tensor *w, const td_tensor
                "linear: x%s does not fit weight%s: the last dimension of x must be in_features "
                "(%lld)",
                TD_SHAPE_TEXT(x), TD_SHAPE_TEXT(w), (long long)w->shape[1]);
-    if (b != NULL) {
-        td_check_float(b, "linear", "the bias", at);
-        td_check_mixed(x, b, "linear", at);
-        TD_REQUIRE(b->ndim == 1 && b->shape[0] == w->shape[0], at,
-                   "linear: bias%s does not fit weight%s: it must be [out_features] ([%lld])",
-                   TD_SHAPE_TEXT(b), TD_SHAPE_TEXT(w), (long long)w->shape[0]);
-    }
+    td_op_check_bias("linear", x, w, b, w->shape[0], at);
 }
 
 /* A weight that is held in bf16 and not trained, under an x of f32. */
@@ -80,10 +69,10 @@ td_tensor *td_linear_at(td_tensor *x, td_tensor *w, td_tensor *b, td_site at)
     linear_check(x, w, b, at);
     td_shape shape = td_shape_of(x);
     shape.dim[shape.ndim - 1] = w->shape[0];
-    td_tensor *y = td_step_new(shape, x->dtype, TD_ROW_MAJOR, td_device_of(x), at);
+    td_tensor *y = td_op_new(shape, x->dtype, x, at);
     td_tensor xm = td_op_matrix(x, at), ym = td_op_matrix(y, at), w_t = td_op_swapped(w, 0, 1);
     td_math math = td_math_now();
-    const td_kernels *kernels = td_kernels_of(td_device_of(x));
+    const td_kernels *kernels = td_kernels_for(x);
     if (!linear_holds(x, w, b)) {
         kernels->matmul(&ym, &xm, &w_t, b, false, math);
     } else if (kernels->matmul_few != NULL && xm.shape[0] <= TD_FEW_ROWS) {
@@ -94,5 +83,5 @@ td_tensor *td_linear_at(td_tensor *x, td_tensor *w, td_tensor *b, td_site at)
     return TD_RECORD(at, .op = "linear", .backward = linear_backward, .can_split = true, .out = y,
                      .inputs = { x, w, b },
                      .saved = { td_needs_grad(w) ? x : NULL, td_needs_grad(x) ? w : NULL },
-                     .params = &math, .params_size = sizeof math);
+                     TD_PARAMS(&math));
 }

@@ -55,7 +55,7 @@ static td_tensor chunk_logits(const td_tensor *room, const td_tensor *x, const t
     int64_t n = words_from(w, first, p->chunk);
     td_tensor words = words_of(w, first, n), turned = td_op_swapped(&words, 0, 1);
     td_tensor logits = td_op_with_shape(room, TD_SHAPE(x->shape[0], n), (int64_t[]){ n, 1 });
-    td_kernels_of(td_device_of(x))->matmul(&logits, x, &turned, NULL, false, p->math);
+    td_kernels_for(x)->matmul(&logits, x, &turned, NULL, false, p->math);
     return logits;
 }
 
@@ -74,7 +74,7 @@ static void slice_grads(const chunk_grads *c, int i, td_tensor *dx, bool accumul
     const chunk_params *p = c->p;
     const td_tensor *x = td_saved(c->node, 0), *all = td_saved(c->node, 1);
     const td_tensor *kept = td_saved(c->node, 5);
-    const td_kernels *kernels = td_kernels_of(td_device_of(x));
+    const td_kernels *kernels = td_kernels_for(x);
     td_tensor w = slice_of_words(all, i, p), labels = row_of(td_saved(c->node, 2), i);
     for (int64_t first = 0; first < w.shape[0]; first += p->chunk) {
         td_tensor g = kept != NULL ? *kept : chunk_logits(c->room, x, &w, first, p);
@@ -104,7 +104,7 @@ static void slices_grads(const chunk_grads *c, int begin, int end, td_tensor *dx
     slices_grads(c, begin, (begin + end) / 2, dx, accumulate);
     slices_grads(c, (begin + end) / 2, end, right, false);
     if (dx != NULL) {
-        td_kernels_of(td_device_of(dx))->axpy(dx, 1.0, right);
+        td_kernels_for(dx)->axpy(dx, 1.0, right);
     }
     td_scope_end(scope, NULL);
 }
@@ -119,19 +119,19 @@ static void chunks_backward(td_node *node, const td_tensor *dloss)
     chunk_grads c = { .node = node, .dloss = dloss, .p = p, .dw = td_input_grad(node, 1) };
     td_tensor *sum = dx.grad; /* over chunks: not rounded between them */
     if (half && sum != NULL) {
-        sum = td_step_new(td_shape_of(x), TD_F32, TD_ROW_MAJOR, td_device_of(x), at);
+        sum = td_op_new(td_shape_of(x), TD_F32, x, at);
     }
     if (td_saved(node, 5) == NULL) { /* otherwise the kept logits become their gradient */
         td_tensor words = slice_of_words(w, 0, p);
         td_shape shape = TD_SHAPE(x->shape[0], words_from(&words, 0, p->chunk));
-        c.room = td_step_new(shape, x->dtype, TD_ROW_MAJOR, td_device_of(x), at);
+        c.room = td_op_new(shape, x->dtype, x, at);
     }
     slices_grads(&c, 0, p->slices.count, sum, dx.accumulate);
     if (sliced && sum != NULL) {
         p->slices.sum(sum, p->slices.user, at);
     }
     if (sum != dx.grad) {
-        td_kernels_of(td_device_of(x))->copy(dx.grad, sum);
+        td_kernels_for(x)->copy(dx.grad, sum);
     }
     td_op_grad_end(node, 0, &dx);
 }
@@ -170,7 +170,7 @@ static td_tensor *in_chunks(td_tensor *x, td_tensor *w, td_tensor *labels, td_te
     bool whole = p->slices.count == 1 && p->chunk >= w->shape[0];
     return TD_RECORD(at, .op = "linear_cross_entropy", .backward = chunks_backward, .out = loss,
                      .inputs = { x, w }, .saved = { x, w, own, stats, total, whole ? room : NULL },
-                     .params = &kept, .params_size = sizeof kept);
+                     TD_PARAMS(&kept));
 }
 
 static void check_weight(const td_tensor *x, const td_tensor *w, td_site at)

@@ -1,7 +1,6 @@
 /* Losses of single elements and rows, composed of operations. */
 #include "autograd/ops/elements.h"
 #include "autograd/ops/op.h"
-#include "tensor/extend.h"
 
 #include <float.h>
 #include <math.h>
@@ -110,7 +109,7 @@ td_tensor *td_cosine_similarity_at(td_tensor *a, td_tensor *b, int dim, double e
 /* The losses `same` where y is 1, and `other` elsewhere. */
 static td_tensor *by_sign(td_tensor *y, td_tensor *same, td_tensor *other, td_site at)
 {
-    td_tensor *one = td_step_new(TD_SCALAR, y->dtype, TD_ROW_MAJOR, td_device_of(y), at);
+    td_tensor *one = td_op_new(TD_SCALAR, y->dtype, y, at);
     td_fill_(one, 1.0);
     return td_where_at(td_eq_at(y, one, at), same, other, at);
 }

@@ -1,6 +1,5 @@
 /* Matrix products, batched: [...,m,k] x [...,k,n] -> [...,m,n]. */
 #include "autograd/ops/op.h"
-#include "tensor/extend.h"
 
 /* The operands as the kernel wants them. A stack of matrices times one matrix is one tall product;
  * otherwise batch dimensions are expanded to each other. */
@@ -82,11 +81,10 @@ td_tensor *td_matmul_at(td_tensor *a, td_tensor *b, td_site at)
     operands(a, b, &am, &bm, at);
     td_shape shape = td_shape_of(b->ndim == 2 ? a : &am);
     shape.dim[shape.ndim - 1] = b->shape[b->ndim - 1];
-    td_tensor *y = td_step_new(shape, a->dtype, TD_ROW_MAJOR, td_device_of(a), at);
+    td_tensor *y = td_op_new(shape, a->dtype, a, at);
     td_tensor ym = b->ndim == 2 ? td_op_matrix(y, at) : *y;
     td_math math = td_math_now();
-    td_kernels_of(td_device_of(a))->matmul(&ym, &am, &bm, NULL, false, math);
+    td_kernels_for(a)->matmul(&ym, &am, &bm, NULL, false, math);
     return TD_RECORD(at, .op = "matmul", .backward = matmul_backward, .can_split = true, .out = y,
-                     .inputs = { a, b }, .saved = { a, b }, .params = &math,
-                     .params_size = sizeof math);
+                     .inputs = { a, b }, .saved = { a, b }, TD_PARAMS(&math));
 }

@@ -1,6 +1,5 @@
 /* The largest along one dimension or of all, and where it is. */
 #include "autograd/ops/op.h"
-#include "tensor/extend.h"
 
 /* dy where the (first) largest was, zero elsewhere. */
 static void max_backward(td_node *node, const td_tensor *dy)
@@ -8,32 +7,29 @@ static void max_backward(td_node *node, const td_tensor *dy)
     const int *dim = td_params_of(node);
     const td_tensor *index = td_saved(node, 0);
     td_grad_slot slot = td_input_grad(node, 0);
-    if (slot.grad != NULL) {
-        td_tensor kept = td_op_reshaped(dy, td_shape_of(index), td_node_site(node));
-        const td_kernels *kernels = td_kernels_of(td_device_of(dy));
-        if (!slot.accumulate) {
-            kernels->fill(slot.grad, 0.0);
-        }
-        kernels->scatter_add(slot.grad, &kept, index, *dim);
+    td_tensor kept = td_op_reshaped(dy, td_shape_of(index), td_node_site(node));
+    if (!slot.accumulate) {
+        td_kernels_for(dy)->fill(slot.grad, 0.0);
     }
+    td_kernels_for(dy)->scatter_add(slot.grad, &kept, index, *dim);
 }
 
 static td_tensor *max_along(const char *name, td_tensor *x, int dim, bool keep, td_site at)
 {
     TD_REQUIRE(x->shape[dim] > 0, at, "%s: dimension %d of x%s is empty, so it has no largest",
                name, dim, TD_SHAPE_TEXT(x));
-    const td_kernels *kernels = td_kernels_of(td_device_of(x));
-    td_shape shape = td_op_reduced_shape(x, dim, keep);
-    td_tensor *y = td_step_new(shape, x->dtype, TD_ROW_MAJOR, td_device_of(x), at);
-    td_tensor kept = td_op_reshaped(y, td_op_kept_shape(x, dim), at);
+    const td_kernels *kernels = td_kernels_for(x);
+    td_shape shape = td_op_reduced_shape(x, TD_SHAPE(dim), keep, at);
+    td_tensor *y = td_op_new(shape, x->dtype, x, at);
+    td_tensor kept = td_op_reshaped(y, td_op_kept_shape(x, TD_SHAPE(dim), at), at);
     kernels->reduce(TD_REDUCE_MAX, &kept, x, false);
     td_tensor *index = NULL;
     if (td_needs_grad(x) && td_grad_enabled()) {
-        index = td_step_new(td_op_kept_shape(x, dim), TD_I64, TD_ROW_MAJOR, td_device_of(x), at);
+        index = td_op_new(td_op_kept_shape(x, TD_SHAPE(dim), at), TD_I64, x, at);
         kernels->argmax(index, x, dim);
     }
     return TD_RECORD(at, .op = name, .backward = max_backward, .out = y, .inputs = { x },
-                     .saved = { index }, .params = &dim, .params_size = sizeof dim);
+                     .saved = { index }, TD_PARAMS(&dim));
 }
 
 td_tensor *td_max_dim_at(td_tensor *x, int dim, bool keep, td_site at)
@@ -58,12 +54,11 @@ td_tensor *td_argmax_at(td_tensor *x, int dim, bool keep, td_site at)
     dim = td_check_dim(x, dim, at);
     TD_REQUIRE(x->shape[dim] > 0, at, "argmax: dimension %d of x%s is empty, so it has no largest",
                dim, TD_SHAPE_TEXT(x));
-    td_shape shape = td_op_reduced_shape(x, dim, keep);
-    td_tensor *index = td_step_new(shape, TD_I64, TD_ROW_MAJOR, td_device_of(x), at);
-    td_tensor kept = td_op_reshaped(index, td_op_kept_shape(x, dim), at);
-    td_kernels_of(td_device_of(x))->argmax(&kept, x, dim);
-    return TD_RECORD(at, .op = "argmax", .out = index, .inputs = { x }, .params = &dim,
-                     .params_size = sizeof dim);
+    td_shape shape = td_op_reduced_shape(x, TD_SHAPE(dim), keep, at);
+    td_tensor *index = td_op_new(shape, TD_I64, x, at);
+    td_tensor kept = td_op_reshaped(index, td_op_kept_shape(x, TD_SHAPE(dim), at), at);
+    td_kernels_for(x)->argmax(&kept, x, dim);
+    return TD_RECORD(at, .op = "argmax", .out = index, .inputs = { x }, TD_PARAMS(&dim));
 }
 
 td_tensor *td_count_top_at(td_tensor *x, td_tensor *labels, int64_t k, td_site at)
@@ -80,7 +75,7 @@ td_tensor *td_count_top_at(td_tensor *x, td_tensor *labels, int64_t k, td_site a
     if (td_is_half(x->dtype)) {
         x = td_op_input(x, "count_top", "x", TD_RULE_OF(count_top), at);
     }
-    td_tensor *count = td_step_new(TD_SCALAR, TD_I64, TD_ROW_MAJOR, td_device_of(x), at);
-    td_kernels_of(td_device_of(x))->count_top(count, x, labels, k);
+    td_tensor *count = td_op_new(TD_SCALAR, TD_I64, x, at);
+    td_kernels_for(x)->count_top(count, x, labels, k);
     return TD_RECORD(at, .op = "count_top", .out = count, .inputs = { x, labels });
 }

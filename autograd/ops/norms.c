@@ -1,7 +1,5 @@
 /* Normalisations that are composed: of layer_norm over rows, or of single operations. */
-#include "autograd/norms.h"
 #include "autograd/ops/op.h"
-#include "tensor/extend.h"
 
 #include <float.h>
 
@@ -69,12 +67,11 @@ td_tensor *td_instance_norm_at(td_tensor *x, td_tensor *weight, td_tensor *bias,
 static void rms_norm_backward(td_node *node, const td_tensor *dy)
 {
     const td_tensor *x = td_saved(node, 0);
-    dy = td_op_row_major((td_tensor *)(uintptr_t)dy, td_node_site(node));
+    dy = td_op_row_major(dy, td_node_site(node));
     td_op_gradient dx = td_op_grad_begin(node, 0, x, td_is_contiguous(td_node_input(node, 0)));
     td_op_gradient dweight = td_op_grad_begin(node, 1, td_node_input(node, 1), true);
-    td_kernels_of(td_device_of(x))
-        ->rms_norm_grad(dx.grad, dweight.grad, dy, x, td_saved(node, 1), td_saved(node, 2),
-                        dx.accumulate, dweight.accumulate);
+    td_kernels_for(x)->rms_norm_grad(dx.grad, dweight.grad, dy, x, td_saved(node, 1),
+                                     td_saved(node, 2), dx.accumulate, dweight.accumulate);
     td_op_grad_end(node, 0, &dx);
 }
 
@@ -82,8 +79,8 @@ static td_tensor *rms_norm_rows(td_tensor *x, td_tensor *weight, double eps, td_
 {
     td_tensor *rows = td_op_row_major(x, at), *y = td_step_new_like(rows, at);
     td_shape per_row = TD_SHAPE(td_numel(x) / x->shape[x->ndim - 1]);
-    td_tensor *inv_rms = td_step_new(per_row, x->dtype, TD_ROW_MAJOR, td_device_of(x), at);
-    td_kernels_of(td_device_of(x))->rms_norm(y, inv_rms, rows, weight, eps);
+    td_tensor *inv_rms = td_op_new(per_row, x->dtype, x, at);
+    td_kernels_for(x)->rms_norm(y, inv_rms, rows, weight, eps);
     return TD_RECORD(at, .op = "rms_norm", .backward = rms_norm_backward, .out = y,
                      .inputs = { x, weight }, .saved = { rows, weight, inv_rms });
 }
@@ -100,7 +97,7 @@ td_tensor *td_rms_norm_at(td_tensor *x, td_tensor *weight, double eps, td_site a
     TD_REQUIRE(fits, at, "rms_norm: weight%s does not fit the last dimensions of x%s",
                weight != NULL ? TD_SHAPE_TEXT(weight) : "", TD_SHAPE_TEXT(x));
     eps = td_or_usual(eps, usual);
-    bool kernel = td_kernels_of(td_device_of(x))->rms_norm != NULL && !td_operations_observed();
+    bool kernel = td_kernels_for(x)->rms_norm != NULL && !td_operations_observed();
     if (kernel && dims == 1 && td_numel(x) > 0) {
         if (weight != NULL) {
             weight = td_op_input(weight, "rms_norm", "weight", TD_RULE_OF(rms_norm), at);

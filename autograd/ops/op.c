@@ -2,7 +2,6 @@
 #include "autograd/ops/op.h"
 
 #include "autograd/fused.h"
-#include "tensor/extend.h"
 
 #include <string.h>
 
@@ -33,6 +32,18 @@ td_tensor *td_op_input(td_tensor *x, const char *op, const char *what, td_rule r
     return x;
 }
 
+void td_op_check_bias(const char *op, const td_tensor *x, const td_tensor *w, const td_tensor *b,
+                      int64_t out, td_site at)
+{
+    if (b != NULL) {
+        td_check_float(b, op, "the bias", at);
+        td_check_mixed(x, b, op, at);
+        TD_REQUIRE(b->ndim == 1 && b->shape[0] == out, at,
+                   "%s: bias%s does not fit weight%s: it must be [out] ([%lld])", op,
+                   TD_SHAPE_TEXT(b), TD_SHAPE_TEXT(w), (long long)out);
+    }
+}
+
 void td_op_promote(td_tensor **a, td_tensor **b, td_site at)
 {
     if (td_is_half((*a)->dtype) && (*b)->dtype == TD_F32) {
@@ -56,7 +67,7 @@ td_shape td_op_together(const char *op, const td_tensor *a, const td_tensor *b, 
 td_tensor *td_op_result(const td_tensor *a, const td_tensor *b, td_shape shape, td_dtype dtype,
                         td_site at)
 {
-    td_tensor *y = td_step_new(shape, dtype, TD_ROW_MAJOR, td_device_of(a), at);
+    td_tensor *y = td_op_new(shape, dtype, a, at);
     bool like_a = td_shape_equal(td_shape_of(a), shape);
     bool like_b = td_shape_equal(td_shape_of(b), shape);
     if (like_a || like_b) {
@@ -141,13 +152,13 @@ bool td_op_view_strides(const td_tensor *t, td_shape shape, int64_t *stride)
     return true;
 }
 
-td_tensor *td_op_row_major(td_tensor *t, td_site at)
+td_tensor *td_op_row_major(const td_tensor *t, td_site at)
 {
     if (td_is_contiguous(t)) {
-        return t;
+        return (td_tensor *)(uintptr_t)t;
     }
-    td_tensor *copy = td_step_new(td_shape_of(t), t->dtype, TD_ROW_MAJOR, td_device_of(t), at);
-    td_kernels_of(td_device_of(t))->copy(copy, t);
+    td_tensor *copy = td_op_new(td_shape_of(t), t->dtype, t, at);
+    td_kernels_for(t)->copy(copy, t);
     return copy;
 }
 
@@ -157,10 +168,8 @@ td_tensor td_op_reshaped(const td_tensor *t, td_shape shape, td_site at)
     if (td_op_view_strides(t, shape, stride)) {
         return td_op_with_shape(t, shape, stride);
     }
-    td_tensor *copy = td_step_new(td_shape_of(t), t->dtype, TD_ROW_MAJOR, td_device_of(t), at);
-    td_kernels_of(td_device_of(t))->copy(copy, t);
     td_layout_strides(td_device_of(t), TD_ROW_MAJOR, shape, stride);
-    return td_op_with_shape(copy, shape, stride);
+    return td_op_with_shape(td_op_row_major(t, at), shape, stride);
 }
 
 td_tensor td_op_matrix(const td_tensor *t, td_site at)
@@ -175,26 +184,31 @@ td_tensor td_op_matrix(const td_tensor *t, td_site at)
     return td_op_reshaped(t, TD_SHAPE(rows, t->shape[t->ndim - 1]), at);
 }
 
-td_shape td_op_kept_shape(const td_tensor *x, int dim)
+td_shape td_op_kept_shape(const td_tensor *x, td_shape dims, td_site at)
 {
     td_shape shape = td_shape_of(x);
-    for (int d = 0; d < shape.ndim; d++) {
-        shape.dim[d] = d == dim ? 1 : shape.dim[d];
+    for (int i = 0; i < dims.ndim; i++) {
+        shape.dim[td_check_dim(x, (int)dims.dim[i], at)] = 1;
+    }
+    for (int d = 0; d < shape.ndim && dims.ndim == 0; d++) {
+        shape.dim[d] = 1;
     }
     return shape;
 }
 
-td_shape td_op_reduced_shape(const td_tensor *x, int dim, bool keep)
+td_shape td_op_reduced_shape(const td_tensor *x, td_shape dims, bool keep, td_site at)
 {
-    td_shape shape = td_op_kept_shape(x, dim);
-    if (keep) {
-        return shape;
+    td_shape kept = td_op_kept_shape(x, dims, at), shape = { .ndim = 0 };
+    bool gone[TD_MAX_DIMS] = { false };
+    for (int i = 0; i < dims.ndim; i++) {
+        gone[td_check_dim(x, (int)dims.dim[i], at)] = true;
     }
-    for (int d = dim; d + 1 < shape.ndim; d++) {
-        shape.dim[d] = shape.dim[d + 1];
+    for (int d = 0; d < kept.ndim; d++) {
+        if (!gone[d] && dims.ndim > 0) {
+            shape.dim[shape.ndim++] = kept.dim[d];
+        }
     }
-    shape.ndim--;
-    return shape;
+    return keep ? kept : shape;
 }
 
 /* ---- common gradients ---- */
@@ -222,12 +236,11 @@ static void grad_sum_rounded(td_node *node, int i, const td_tensor *g, td_shape 
 {
     const td_tensor *input = td_node_input(node, i);
     td_site at = td_node_site(node);
-    const td_kernels *kernels = td_kernels_of(td_device_of(g));
-    td_tensor *sum = td_step_new(shape, TD_F32, TD_ROW_MAJOR, td_device_of(g), at);
+    const td_kernels *kernels = td_kernels_for(g);
+    td_tensor *sum = td_op_new(shape, TD_F32, g, at);
     kernels->reduce(TD_REDUCE_SUM, sum, g, false);
     td_tensor view = td_op_reshaped(sum, td_shape_of(input), at);
-    td_tensor *rounded =
-        td_step_new(td_shape_of(input), input->dtype, TD_ROW_MAJOR, td_device_of(g), at);
+    td_tensor *rounded = td_op_new(td_shape_of(input), input->dtype, g, at);
     kernels->copy(rounded, &view);
     td_input_grad_is(node, i, rounded);
 }
@@ -267,15 +280,12 @@ void td_op_grad_matmul(td_node *node, int i, const td_tensor *a, const td_tensor
         slot = td_input_grad(node, i);
     } else {
         td_dtype dtype = broadcast && td_is_half(input->dtype) ? TD_F32 : input->dtype;
-        slot.grad = td_step_new(shape, dtype, TD_ROW_MAJOR, td_device_of(a), at);
-    }
-    if (slot.grad == NULL) {
-        return;
+        slot.grad = td_op_new(shape, dtype, a, at);
     }
     int64_t stride[TD_MAX_DIMS];
     td_layout_strides(td_device_of(a), TD_ROW_MAJOR, shape, stride);
     td_tensor c = td_op_with_shape(slot.grad, shape, stride);
-    td_kernels_of(td_device_of(a))->matmul(&c, a, b, NULL, slot.accumulate, math);
+    td_kernels_for(a)->matmul(&c, a, b, NULL, slot.accumulate, math);
     if (broadcast && td_is_half(input->dtype)) {
         grad_sum_rounded(node, i, slot.grad, shape_with_ones(input, shape.ndim));
     } else if (broadcast) {
@@ -321,10 +331,9 @@ void td_op_grad_channel_sum(td_node *node, int i, const td_tensor *dy, int chann
     if (!td_input_needs_grad(node, i)) {
         return;
     }
-    const td_kernels *kernels = td_kernels_of(td_device_of(dy));
+    const td_kernels *kernels = td_kernels_for(dy);
     if (dy->dtype == TD_F16) { /* the kernel `reduce` takes no f16 */
-        td_tensor *wide = td_step_new(td_shape_of(dy), TD_F32, TD_ROW_MAJOR, td_device_of(dy),
-                                      td_node_site(node));
+        td_tensor *wide = td_op_new(td_shape_of(dy), TD_F32, dy, td_node_site(node));
         td_strides_like(dy, wide->stride);
         kernels->copy(wide, dy);
         dy = wide;
@@ -338,9 +347,6 @@ void td_op_grad_channel_sum(td_node *node, int i, const td_tensor *dy, int chann
         return;
     }
     td_grad_slot slot = td_input_grad(node, i);
-    if (slot.grad == NULL) {
-        return;
-    }
     int64_t stride[TD_MAX_DIMS];
     for (int d = 0; d < dy->ndim; d++) {
         stride[d] = d == channel_dim ? slot.grad->stride[0] : dy->shape[channel_dim];

@@ -1,12 +1,9 @@
 /* What the operations' files share: rules for 16-bit floats, views for the time of a call, and
  * common gradients. */
-#ifndef TD_AUTOGRAD_OPS_OP_H
-#define TD_AUTOGRAD_OPS_OP_H
+#pragma once
 
-#include "autograd/losses.h"
 #include "autograd/ops/params.h"
 #include "autograd/tape.h"
-#include "tensor/extend.h"
 #include "tensor/storage.h"
 
 /* "[32,13]", for messages. */
@@ -31,6 +28,17 @@ enum {
 /* An activation as an operation takes it: checked (f32, f64, bf16; on GPUs f16), and cast, on the
  * tape, where the rule says so. op and what go into messages. */
 td_tensor *td_op_input(td_tensor *x, const char *op, const char *what, td_rule rule, td_site at);
+
+/* A new tensor, row-major, on the device of `like`. */
+static inline td_tensor *td_op_new(td_shape shape, td_dtype dtype, const td_tensor *like,
+                                   td_site at)
+{
+    return td_step_new(shape, dtype, TD_ROW_MAJOR, td_device_of(like), at);
+}
+
+/* Checks the bias b [out] of an operation on x with weight w. NULL: there is none. */
+void td_op_check_bias(const char *op, const td_tensor *x, const td_tensor *w, const td_tensor *b,
+                      int64_t out, td_site at);
 
 /* Casts the 16-bit one of two activations to f32 if the other is f32. */
 void td_op_promote(td_tensor **a, td_tensor **b, td_site at);
@@ -59,7 +67,7 @@ td_tensor td_op_with_shape(const td_tensor *t, td_shape shape, const int64_t *st
 bool td_op_view_strides(const td_tensor *t, td_shape shape, int64_t *stride);
 
 /* t itself if it is row-major and dense, otherwise a step tensor that is. */
-td_tensor *td_op_row_major(td_tensor *t, td_site at);
+td_tensor *td_op_row_major(const td_tensor *t, td_site at);
 
 /* t in another shape of as many elements: a view by value, of t if its strides allow, otherwise of
  * a row-major copy that lives as long as the scope. */
@@ -68,10 +76,10 @@ td_tensor td_op_reshaped(const td_tensor *t, td_shape shape, td_site at);
 /* [..., k] as a matrix [rows, k], in the same way; a vector is one row. */
 td_tensor td_op_matrix(const td_tensor *t, td_site at);
 
-/* x's shape after a reduction along dim: with size 1 there; td_op_reduced_shape with `keep` false:
- * without this dimension. */
-td_shape td_op_kept_shape(const td_tensor *x, int dim);
-td_shape td_op_reduced_shape(const td_tensor *x, int dim, bool keep);
+/* x's shape after a reduction along dims (none: all): with sizes of 1 there; td_op_reduced_shape
+ * with `keep` false: without these dimensions. */
+td_shape td_op_kept_shape(const td_tensor *x, td_shape dims, td_site at);
+td_shape td_op_reduced_shape(const td_tensor *x, td_shape dims, bool keep, td_site at);
 
 /* The gradient of input i is the matrix product a b, which has as many elements as the input, or
  * more where the input was broadcast. */
@@ -154,5 +162,3 @@ td_pool2d_params td_op_max_pool_params(const td_tensor *x, const td_pool2d_optio
 /* A tensor of the pooled shape. */
 td_tensor *td_op_pool_output(const td_tensor *x, const td_pool2d_params *params, td_dtype dtype,
                              const char *op, td_site at);
-
-#endif

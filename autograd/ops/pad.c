@@ -1,7 +1,6 @@
 /* Elements around a tensor, in the opposite order, repeated, or outside of a triangle. */
 #include "autograd/ops/op.h"
 #include "autograd/ops/shapes.h"
-#include "tensor/extend.h"
 
 /* ---- flip ---- */
 
@@ -21,7 +20,7 @@ static void flip_backward(td_node *node, const td_tensor *dy)
     const int *dim = td_params_of(node);
     td_tensor *dx = td_step_new_like(dy, td_node_site(node));
     td_tensor view = turned(dy, *dim);
-    td_kernels_of(td_device_of(dy))->copy(dx, &view);
+    td_kernels_for(dy)->copy(dx, &view);
     td_input_grad_is(node, 0, dx);
 }
 
@@ -31,9 +30,9 @@ td_tensor *td_flip_at(td_tensor *x, int dim, td_site at)
     dim = td_check_dim(x, dim, at);
     td_tensor *y = td_step_new_like(x, at);
     td_tensor view = turned(x, dim);
-    td_kernels_of(td_device_of(x))->copy(y, &view);
+    td_kernels_for(x)->copy(y, &view);
     return TD_RECORD(at, .op = "flip", .backward = flip_backward, .out = y, .inputs = { x },
-                     .params = &dim, .params_size = sizeof dim);
+                     TD_PARAMS(&dim));
 }
 
 /* ---- pad ---- */
@@ -89,8 +88,8 @@ td_tensor *td_pad_at(td_pad_options o, td_site at)
 
 static td_tensor *triangle_of(const td_tensor *x, td_triangle_params p, td_site at)
 {
-    td_tensor *y = td_step_new(td_shape_of(x), x->dtype, TD_ROW_MAJOR, td_device_of(x), at);
-    td_kernels_of(td_device_of(x))->triangle(y, x, p.diagonal, p.upper);
+    td_tensor *y = td_op_new(td_shape_of(x), x->dtype, x, at);
+    td_kernels_for(x)->triangle(y, x, p.diagonal, p.upper);
     return y;
 }
 
@@ -106,7 +105,7 @@ static td_tensor *triangle(const char *op, td_tensor *x, td_triangle_params para
     TD_REQUIRE(x->ndim >= 2, at, "%s: x%s must have at least two dimensions", op, TD_SHAPE_TEXT(x));
     td_tensor *y = triangle_of(x, params, at);
     return TD_RECORD(at, .op = op, .backward = triangle_backward, .out = y, .inputs = { x },
-                     .params = &params, .params_size = sizeof params);
+                     TD_PARAMS(&params));
 }
 
 td_tensor *td_tril_at(td_tensor *x, int64_t diagonal, td_site at)

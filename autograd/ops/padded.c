@@ -1,7 +1,6 @@
 /* A tensor with a frame around it: for convolutions and pooling whose padding differs from side to
  * side. */
 #include "autograd/ops/op.h"
-#include "tensor/extend.h"
 
 /* Where x lies in the whole. */
 static td_tensor inner(const td_tensor *whole, const td_tensor *x, const int64_t *before)
@@ -37,10 +36,10 @@ td_tensor *td_op_padded(td_tensor *x, const int64_t *before, const int64_t *afte
     }
     td_layout layout = x->ndim == 4 && td_is_layout(x, TD_IMAGE) ? TD_IMAGE : TD_ROW_MAJOR;
     td_tensor *y = td_step_new(shape, x->dtype, layout, td_device_of(x), at);
-    const td_kernels *kernels = td_kernels_of(td_device_of(x));
+    const td_kernels *kernels = td_kernels_for(x);
     kernels->fill(y, value);
     td_tensor view = inner(y, x, before);
     kernels->copy(&view, x);
     return TD_RECORD(at, .op = "pad", .backward = padded_backward, .out = y, .inputs = { x },
-                     .params = &params, .params_size = sizeof params);
+                     TD_PARAMS(&params));
 }

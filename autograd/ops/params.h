@@ -4,8 +4,7 @@
  *   an int for each dimension, the order: permute, transpose;
  *   td_conv2d_params or td_pool2d_params (tensor/kernels/kernels.h): convolutions and pooling;
  *   or nothing. */
-#ifndef TD_AUTOGRAD_OPS_PARAMS_H
-#define TD_AUTOGRAD_OPS_PARAMS_H
+#pragma once
 
 #include "tensor/kernels/kernels.h"
 
@@ -64,5 +63,3 @@ typedef struct td_batch_norm_params {
     double eps;
     td_pool2d_params max_pool;
 } td_batch_norm_params;
-
-#endif

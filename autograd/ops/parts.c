@@ -1,7 +1,6 @@
 /* Sizes of 1, parts and repetitions: made of other operations, which have the gradients. */
 #include "autograd/ops/op.h"
 #include "autograd/ops/shapes.h"
-#include "tensor/extend.h"
 
 td_tensor *td_squeeze_at(td_tensor *x, int dim, td_site at)
 {
@@ -9,7 +8,7 @@ td_tensor *td_squeeze_at(td_tensor *x, int dim, td_site at)
     dim = td_check_dim(x, dim, at);
     TD_REQUIRE(x->shape[dim] == 1, at, "squeeze: dimension %d of x%s has not size 1", dim,
                TD_SHAPE_TEXT(x));
-    return td_reshape_at(x, td_op_reduced_shape(x, dim, false), at);
+    return td_reshape_at(x, td_op_reduced_shape(x, TD_SHAPE(dim), false, at), at);
 }
 
 td_tensor *td_unsqueeze_at(td_tensor *x, int dim, td_site at)

@@ -1,6 +1,5 @@
 /* Other orders of the dimensions: views. */
 #include "autograd/ops/op.h"
-#include "tensor/extend.h"
 
 /* The gradient is seen in the opposite order. params: int order[ndim]. */
 static void permute_backward(td_node *node, const td_tensor *dy)

@@ -1,7 +1,6 @@
 /* Pooling of [N,C,H,W]: the largest or the mean of each window. */
 #include "autograd/fused.h"
 #include "autograd/ops/op.h"
-#include "tensor/extend.h"
 
 #include <math.h>
 #include <string.h>
@@ -66,12 +65,9 @@ td_pool2d_params td_op_max_pool_params(const td_tensor *x, const td_pool2d_optio
 
 static void max_pool2d_backward(td_node *node, const td_tensor *dy)
 {
-    const td_tensor *index = td_saved(node, 0);
     td_grad_slot slot = td_input_grad(node, 0);
-    if (slot.grad != NULL) {
-        td_kernels_of(td_device_of(dy))
-            ->max_pool2d_grad(slot.grad, dy, index, td_params_of(node), slot.accumulate);
-    }
+    td_kernels_for(dy)->max_pool2d_grad(slot.grad, dy, td_saved(node, 0), td_params_of(node),
+                                        slot.accumulate);
 }
 
 /* Along one side: the windows' places next to each other in a new dimension, and their maximum. For
@@ -116,10 +112,9 @@ td_tensor *td_max_pool2d_at(td_pool2d_options options, td_site at)
     if (td_needs_grad(x) && td_grad_enabled()) {
         index = td_op_pool_output(x, &params, TD_U8, "max_pool2d", at);
     }
-    td_kernels_of(td_device_of(x))->max_pool2d(y, index, x, &params);
+    td_kernels_for(x)->max_pool2d(y, index, x, &params);
     return TD_RECORD(at, .op = "max_pool2d", .backward = max_pool2d_backward, .out = y,
-                     .inputs = { x }, .saved = { index }, .params = &params,
-                     .params_size = sizeof params);
+                     .inputs = { x }, .saved = { index }, TD_PARAMS(&params));
 }
 
 /* ---- the mean ---- */
@@ -127,19 +122,16 @@ td_tensor *td_max_pool2d_at(td_pool2d_options options, td_site at)
 static void avg_pool2d_backward(td_node *node, const td_tensor *dy)
 {
     td_grad_slot slot = td_input_grad(node, 0);
-    if (slot.grad != NULL) {
-        td_kernels_of(td_device_of(dy))
-            ->avg_pool2d_grad(slot.grad, dy, td_params_of(node), slot.accumulate);
-    }
+    td_kernels_for(dy)->avg_pool2d_grad(slot.grad, dy, td_params_of(node), slot.accumulate);
 }
 
 static td_tensor *avg_pool2d(const char *name, td_tensor *x, const td_pool2d_params *params,
                              td_site at)
 {
     td_tensor *y = td_op_pool_output(x, params, x->dtype, name, at);
-    td_kernels_of(td_device_of(x))->avg_pool2d(y, x, params);
+    td_kernels_for(x)->avg_pool2d(y, x, params);
     return TD_RECORD(at, .op = name, .backward = avg_pool2d_backward, .out = y, .inputs = { x },
-                     .params = params, .params_size = sizeof *params);
+                     TD_PARAMS(params));
 }
 
 td_tensor *td_avg_pool2d_at(td_pool2d_options options, td_site at)

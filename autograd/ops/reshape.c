@@ -1,6 +1,5 @@
 /* The same elements, in row-major order, in another shape: a view where strides allow. */
 #include "autograd/ops/op.h"
-#include "tensor/extend.h"
 
 static void reshape_backward(td_node *node, const td_tensor *dy)
 {

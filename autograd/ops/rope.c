@@ -1,5 +1,4 @@
 /* Rotary position embedding: pairs of elements turn by an angle that grows with the position. */
-#include "autograd/attention.h"
 #include "autograd/ops/elements.h"
 #include "autograd/ops/op.h"
 #include "autograd/ops/shapes.h"
@@ -49,7 +48,7 @@ static void rope_backward(td_node *node, const td_tensor *dy)
     td_rope_params params = *(const td_rope_params *)td_params_of(node);
     td_grad_slot dx = td_input_grad(node, 0);
     params.backwards = true;
-    td_kernels_of(td_device_of(dy))->rope(dx.grad, dy, &params, dx.accumulate);
+    td_kernels_for(dy)->rope(dx.grad, dy, &params, dx.accumulate);
 }
 
 td_tensor *td_rope_at(td_rope_options o, td_site at)
@@ -64,11 +63,11 @@ td_tensor *td_rope_at(td_rope_options o, td_site at)
                               .base = td_or_usual(o.base, 10000.0),
                               .scale = td_or_usual(o.scale, 1.0),
                               .interleaved = o.interleaved };
-    if (td_kernels_of(td_device_of(x))->rope == NULL || td_operations_observed()) {
+    if (td_kernels_for(x)->rope == NULL || td_operations_observed()) {
         return rope_composed(x, &params, at);
     }
-    td_tensor *y = td_step_new(td_shape_of(x), x->dtype, TD_ROW_MAJOR, td_device_of(x), at);
-    td_kernels_of(td_device_of(x))->rope(y, x, &params, false);
+    td_tensor *y = td_op_new(td_shape_of(x), x->dtype, x, at);
+    td_kernels_for(x)->rope(y, x, &params, false);
     return TD_RECORD(at, .op = "rope", .backward = rope_backward, .out = y, .inputs = { x },
-                     .params = &params, .params_size = sizeof params);
+                     TD_PARAMS(&params));
 }

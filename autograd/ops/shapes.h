@@ -2,8 +2,7 @@
  * gather_dim, split_dim and prod_dim are PyTorch's gather, split and prod; other names are
  * PyTorch's, unless a comment gives PyTorch's name. The operations work for every dtype, unless a
  * comment says "floats". A negative dim counts from the end. */
-#ifndef TD_AUTOGRAD_OPS_SHAPES_H
-#define TD_AUTOGRAD_OPS_SHAPES_H
+#pragma once
 
 #include "autograd/ops.h"
 
@@ -110,5 +109,3 @@ TD_END_C
 #define td_prod_dim(...) td_prod_dim_at(__VA_ARGS__, TD_HERE)
 #define td_cumsum(...) td_cumsum_at(__VA_ARGS__, TD_HERE)
 #define td_pad(...) td_pad_at((td_pad_options){ TD_OPT1(x, __VA_ARGS__) }, TD_HERE)
-
-#endif

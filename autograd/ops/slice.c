@@ -1,7 +1,6 @@
 /* Elements start, start+step, ... below end along one dimension: a view. */
 #include "autograd/ops/op.h"
 #include "autograd/ops/shapes.h"
-#include "tensor/extend.h"
 
 static td_tensor sliced(const td_tensor *x, const td_slice_params *p)
 {
@@ -20,10 +19,7 @@ static td_tensor sliced(const td_tensor *x, const td_slice_params *p)
 static void slice_backward(td_node *node, const td_tensor *dy)
 {
     td_grad_slot slot = td_input_grad(node, 0);
-    if (slot.grad == NULL) {
-        return;
-    }
-    const td_kernels *kernels = td_kernels_of(td_device_of(dy));
+    const td_kernels *kernels = td_kernels_for(dy);
     td_tensor part = sliced(slot.grad, td_params_of(node));
     if (slot.accumulate) {
         kernels->axpy(&part, 1.0, dy);
@@ -68,5 +64,5 @@ td_tensor *td_slice_at(td_tensor *x, int dim, int64_t start, int64_t end, int64_
     td_tensor view = sliced(x, &params);
     return TD_RECORD(at, .op = "slice", .backward = slice_backward,
                      .out = td_step_view(x, view.offset, td_shape_of(&view), view.stride, at),
-                     .inputs = { x }, .params = &params, .params_size = sizeof params);
+                     .inputs = { x }, TD_PARAMS(&params));
 }

@@ -2,7 +2,6 @@
 #include "autograd/ops/op.h"
 #include "autograd/ops/elements.h"
 #include "autograd/ops/shapes.h"
-#include "tensor/extend.h"
 
 /* x (16 bits widened), and *dim counted from the front. */
 static td_tensor *checked(td_tensor *x, const char *op, td_rule rule, int *dim, td_site at)
@@ -15,11 +14,10 @@ static td_tensor *checked(td_tensor *x, const char *op, td_rule rule, int *dim, 
 /* Where the elements of x are, in order. */
 static td_tensor *order_of(td_tensor *x, int dim, bool descending, td_site at)
 {
-    td_tensor *order = td_step_new(td_shape_of(x), TD_I64, TD_ROW_MAJOR, td_device_of(x), at);
-    td_kernels_of(td_device_of(x))->argsort(order, x, dim, descending);
+    td_tensor *order = td_op_new(td_shape_of(x), TD_I64, x, at);
+    td_kernels_for(x)->argsort(order, x, dim, descending);
     return TD_RECORD(at, .op = "argsort", .out = order, .inputs = { x },
-                     .params = &(td_argsort_params){ dim, descending },
-                     .params_size = sizeof(td_argsort_params));
+                     TD_PARAMS(&(td_argsort_params){ dim, descending }));
 }
 
 td_tensor *td_sort_at(td_tensor *x, int dim, bool descending, td_tensor **index, td_site at)
@@ -49,7 +47,7 @@ td_tensor *td_argmax_last_at(td_tensor *x, int dim, bool keep, td_site at)
 {
     x = checked(x, "argmax_last", TD_RULE_OF(argmax_last), &dim, at);
     td_tensor *from_end = td_argmax_at(td_flip_at(td_detach_at(x, at), dim, at), dim, keep, at);
-    td_tensor *last = td_step_new(TD_SCALAR, TD_I64, TD_ROW_MAJOR, td_device_of(x), at);
-    td_kernels_of(td_device_of(x))->fill(last, (double)(x->shape[dim] - 1));
+    td_tensor *last = td_op_new(TD_SCALAR, TD_I64, x, at);
+    td_kernels_for(x)->fill(last, (double)(x->shape[dim] - 1));
     return td_sub_at(last, from_end, at);
 }

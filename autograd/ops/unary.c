@@ -2,7 +2,6 @@
  */
 #include "autograd/ops/elements.h"
 #include "autograd/ops/op.h"
-#include "tensor/extend.h"
 
 typedef enum slope_reads { READS_NONE, READS_X, READS_Y } slope_reads; /* what the slope reads */
 
@@ -15,12 +14,9 @@ static void unary_backward(td_node *node, const td_tensor *dy)
     }
     const td_tensor *x = td_saved(node, 0), *y = td_saved(node, 1);
     td_grad_slot slot = td_input_grad_over(node, 0, dy);
-    if (slot.grad != NULL) {
-        /* Only what this slope reads was saved. dy stands in for the other, which is not read. */
-        td_kernels_of(td_device_of(dy))
-            ->unary_grad(params->op, slot.grad, dy, x != NULL ? x : dy, y != NULL ? y : dy,
-                         params->p, params->q, slot.accumulate);
-    }
+    /* Only what this slope reads was saved. dy stands in for the other, which is not read. */
+    td_kernels_for(dy)->unary_grad(params->op, slot.grad, dy, x != NULL ? x : dy,
+                                   y != NULL ? y : dy, params->p, params->q, slot.accumulate);
 }
 
 static td_tensor *unary(const char *name, td_unary_params params, td_rule rule, slope_reads reads,
@@ -28,10 +24,10 @@ static td_tensor *unary(const char *name, td_unary_params params, td_rule rule, 
 {
     x = td_op_input(x, name, "x", rule, at);
     td_tensor *y = td_step_new_like(x, at);
-    td_kernels_of(td_device_of(x))->unary(params.op, y, x, params.p, params.q);
+    td_kernels_for(x)->unary(params.op, y, x, params.p, params.q);
     return TD_RECORD(at, .op = name, .backward = unary_backward, .out = y, .inputs = { x },
                      .saved = { reads == READS_X ? x : NULL, reads == READS_Y ? y : NULL },
-                     .params = &params, .params_size = sizeof params);
+                     TD_PARAMS(&params));
 }
 
 /* The body of td_NAME_at; the numbers follow. */
