@@ -2,11 +2,9 @@
  * are such functions. Several functions may surround a module; the last one added is the outermost.
  * A module that is surrounded is not fused with its neighbours (a convolution with its
  * normalisation). */
-#ifndef TD_NN_AROUND_H
-#define TD_NN_AROUND_H
+#pragma once
 
 #include "nn/nn.h"
-#include "tensor/extern_c.h"
 
 TD_BEGIN_C
 
@@ -58,5 +56,3 @@ bool td_is_surrounded(const td_module *m);
 void *td_surrounded_by(const td_module *m, td_around_fn run);
 
 TD_END_C
-
-#endif

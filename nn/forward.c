@@ -1,7 +1,6 @@
 /* Modules: running them, walking over them, and the list of what is in them. */
 #include "nn/internal.h"
 #include "autograd/tape.h"
-#include "tensor/extend.h"
 #include "tensor/storage.h"
 
 #include <stdlib.h>
@@ -19,17 +18,17 @@ static td_tensor *run_in_scope(td_module *m, td_tensor *x, td_tensor *second, td
     return y;
 }
 
-static void require_step(const char *function, td_site at)
+static void begin_forward(const td_module *m, const char *function, td_site at)
 {
+    TD_REQUIRE(m != NULL, at, "%s: the module is NULL: its constructor failed (%s)", function,
+               td_last_reason());
     TD_REQUIRE(td_in_step(), at, "%s outside a step: put it into TD_STEP { }", function);
+    td_context_push(td_node_of(m)->label);
 }
 
 td_tensor *td_forward_at(td_module *m, td_tensor *x, td_site at)
 {
-    TD_REQUIRE(m != NULL, at, "td_forward: the module is NULL: its constructor failed (%s)",
-               td_last_reason());
-    require_step("td_forward", at);
-    td_context_push(td_node_of(m)->label);
+    begin_forward(m, "td_forward", at);
     TD_REQUIRE(x != NULL, at, "td_forward: the input is NULL");
     TD_REQUIRE(m->type->forward != NULL, at, "%s takes two inputs: td_forward2", m->type->name);
     return run_in_scope(m, x, NULL, at);
@@ -37,10 +36,7 @@ td_tensor *td_forward_at(td_module *m, td_tensor *x, td_site at)
 
 td_tensor *td_forward2_at(td_module *m, td_tensor *a, td_tensor *b, td_site at)
 {
-    TD_REQUIRE(m != NULL, at, "td_forward2: the module is NULL: its constructor failed (%s)",
-               td_last_error());
-    require_step("td_forward2", at);
-    td_context_push(td_node_of(m)->label);
+    begin_forward(m, "td_forward2", at);
     TD_REQUIRE(a != NULL && b != NULL, at, "td_forward2: input %s is NULL", a == NULL ? "a" : "b");
     TD_REQUIRE(m->type->forward2 != NULL, at, "%s takes one input: td_forward", m->type->name);
     return run_in_scope(m, a, b, at);
@@ -74,9 +70,7 @@ static const td_around **next_of(const td_around *a)
 td_status td_module_surround(td_module *m, const td_around *around)
 {
     td_around *a = malloc(sizeof *a);
-    if (a == NULL) {
-        return td_fail(TD_E_NOMEM, "no memory to surround '%s'", td_node_of(m)->label);
-    }
+    TD_CHECK(a != NULL, TD_E_NOMEM, "no memory to surround '%s'", td_node_of(m)->label);
     const td_around **link = &td_node_of(m)->around;
     while (around->inside && *link != NULL) {
         link = next_of(*link);
@@ -131,67 +125,44 @@ void td_module_unsurround(td_module *m, td_around_fn run, const void *user)
 
 /* ---- modes ---- */
 
-static void set_training(td_module *m, bool training)
+static void set_training(td_module *m, const char *path, void *user)
 {
-    m->training = training;
-    for (int i = 0; i < m->child_count; i++) {
-        set_training(m->children[i], training);
-    }
+    (void)path;
+    m->training = *(const bool *)user;
 }
 
 void td_train(td_module *m)
 {
-    set_training(m, true);
+    td_module_each(m, set_training, &(bool){ true });
 }
 
 void td_eval(td_module *m)
 {
-    set_training(m, false);
+    td_module_each(m, set_training, &(bool){ false });
 }
 
-static bool *keep_modes(const td_module *m, bool *next)
+static void push_mode(td_module *m, const char *path, void *user)
 {
-    *next++ = m->training;
-    for (int i = 0; i < m->child_count; i++) {
-        next = keep_modes(m->children[i], next);
-    }
-    return next;
+    (void)path, (void)user;
+    td_node_of(m)->modes = td_node_of(m)->modes << 1 | m->training;
+    m->training = false;
 }
 
-static const bool *give_back(td_module *m, const bool *next)
+static void pop_mode(td_module *m, const char *path, void *user)
 {
-    m->training = *next++;
-    for (int i = 0; i < m->child_count; i++) {
-        next = give_back(m->children[i], next);
-    }
-    return next;
+    (void)path, (void)user;
+    m->training = td_node_of(m)->modes & 1;
+    td_node_of(m)->modes >>= 1;
 }
 
-static size_t count_modules(const td_module *m)
+void td_eval_for_now(td_module *m)
 {
-    size_t count = 1;
-    for (int i = 0; i < m->child_count; i++) {
-        count += count_modules(m->children[i]);
-    }
-    return count;
+    td_module_each(m, push_mode, NULL);
 }
 
-bool *td_eval_for_now(td_module *m)
+void td_give_modes_back(td_module *m)
 {
-    bool *modes = calloc(count_modules(m), sizeof *modes);
-    if (modes == NULL) {
-        td_fail(TD_E_NOMEM, "no memory for the modes of a model's modules");
-        return NULL;
-    }
-    keep_modes(m, modes);
-    td_eval(m);
-    return modes;
-}
-
-void td_give_modes_back(td_module *m, bool *modes)
-{
-    give_back(m, modes);
-    free(modes);
+    td_module_each(m, pop_mode, NULL);
 }
 
 /* ---- walking ---- */
@@ -370,9 +341,7 @@ static td_tensor *copy_to(const td_tensor *t, td_dtype dtype, td_device device)
 static td_status move_tensors(td_state_list *list, move_target to)
 {
     td_tensor **moved = calloc((size_t)list->count + 1, sizeof(td_tensor *));
-    if (moved == NULL) {
-        return td_fail(TD_E_NOMEM, "no memory to move a model");
-    }
+    TD_CHECK(moved != NULL, TD_E_NOMEM, "no memory to move a model");
     td_status status = TD_OK;
     for (int i = 0; i < list->count && status == TD_OK; i++) {
         td_tensor *t = list->items[i].tensor;
@@ -400,22 +369,30 @@ static td_status move_tensors(td_state_list *list, move_target to)
     return status;
 }
 
-static void forward_require_no_params(td_module *m, const char *path, void *user)
+static void find_params(td_module *m, const char *path, void *user)
 {
-    (void)path, (void)user;
-    TD_REQUIRE(td_node_of(m)->params == NULL, TD_HERE,
-               "td_module_to: the parameters are laid out flat already; move a model before the "
-               "first td_parameters");
+    (void)path;
+    const td_module **found = user;
+    *found = *found == NULL && td_node_of(m)->params != NULL ? m : *found;
+}
+
+const td_module *td_module_with_params(td_module *m)
+{
+    const td_module *found = NULL;
+    td_module_each(m, find_params, &found);
+    for (td_module *up = td_node_of(m)->parent; up != NULL; up = td_node_of(up)->parent) {
+        find_params(up, "", &found);
+    }
+    return found;
 }
 
 td_status td_module_to_at(td_module *m, td_device device, td_dtype dtype, td_site at)
 {
     TD_REQUIRE(td_is_float(dtype), at, "td_module_to: %s is no float dtype", td_dtype_name(dtype));
     td_require_device(device, at);
-    td_module_each(m, forward_require_no_params, NULL);
-    for (td_module *up = td_node_of(m)->parent; up != NULL; up = td_node_of(up)->parent) {
-        forward_require_no_params(up, "", NULL);
-    }
+    TD_REQUIRE(td_module_with_params(m) == NULL, at,
+               "td_module_to: the parameters are laid out flat already; move a model before the "
+               "first td_parameters");
     td_state_list list = td_module_state(m);
     if (list.count < 0) {
         return TD_E_NOMEM;

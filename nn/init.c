@@ -1,6 +1,5 @@
 /* PyTorch's initialisations, draw by draw, from the default generator; at once, or deferred. */
 #include "nn/internal.h"
-#include "tensor/extend.h"
 #include "tensor/storage.h"
 
 #include <math.h>
@@ -46,10 +45,7 @@ td_tensor *td_draw_later(const td_draw *draw, td_shape shape, td_dtype dtype, td
                          td_device device)
 {
     deferred *d = malloc(sizeof *d);
-    if (d == NULL) {
-        td_fail(TD_E_NOMEM, "no memory to note how a tensor is drawn");
-        return NULL;
-    }
+    TD_CHECK_NULL(d != NULL, TD_E_NOMEM, "no memory to note how a tensor is drawn");
     *d = (deferred){ { forget }, *draw };
     td_tensor *t = td_new_away(shape, dtype, layout, device, &d->lender);
     if (t == NULL) {
@@ -72,29 +68,48 @@ td_tensor *td_init_new(td_shape shape, td_layout layout)
 
 /* ---- draws ---- */
 
-void td_init_uniform_(td_tensor *t, double bound)
+static void draw_by(td_generator *g, const td_draw *draw, td_tensor *t)
+{
+    if (draw->kind == TD_DRAW_UNIFORM) {
+        td_uniform_(t, draw->low, draw->high, g);
+    } else if (draw->kind == TD_DRAW_NORMAL) {
+        td_normal_(t, draw->low, draw->high, g);
+    } else {
+        td_fill_(t, 0.0);
+    }
+    if (draw->has_zero_row) {
+        td_init_zero_row_(t, draw->zero_row);
+    }
+}
+
+void td_draw_now(const td_draw *draw, td_tensor *t)
+{
+    td_generator g = draw->generator;
+    draw_by(&g, draw, t);
+}
+
+/* By the default generator, which then is behind the draw. */
+static void draw_or_note(td_tensor *t, td_draw draw)
 {
     td_generator *g = td_default_generator();
     td_draw *later = td_draw_of(t);
     if (!blank && later != NULL) {
-        *later =
-            (td_draw){ .kind = TD_DRAW_UNIFORM, .low = -bound, .high = bound, .generator = *g };
-        td_uniform_skip(g, td_numel(t));
+        *later = draw;
+        later->generator = *g;
+        (draw.kind == TD_DRAW_UNIFORM ? td_uniform_skip : td_normal_skip)(g, td_numel(t));
     } else if (!blank) {
-        td_uniform_(t, -bound, bound, g);
+        draw_by(g, &draw, t);
     }
+}
+
+void td_init_uniform_(td_tensor *t, double bound)
+{
+    draw_or_note(t, (td_draw){ .kind = TD_DRAW_UNIFORM, .low = -bound, .high = bound });
 }
 
 void td_init_normal_(td_tensor *t, double std)
 {
-    td_generator *g = td_default_generator();
-    td_draw *later = td_draw_of(t);
-    if (!blank && later != NULL) {
-        *later = (td_draw){ .kind = TD_DRAW_NORMAL, .high = std, .generator = *g };
-        td_normal_skip(g, td_numel(t));
-    } else if (!blank) {
-        td_normal_(t, 0.0, std, g);
-    }
+    draw_or_note(t, (td_draw){ .kind = TD_DRAW_NORMAL, .high = std });
 }
 
 void td_init_zero_row_(td_tensor *t, int64_t row)

@@ -1,12 +1,11 @@
 /* Modules, seen from inside: for the layers, the summary, the flat parameters and the checkpoints.
  * Users do not include this. */
-#ifndef TD_NN_INTERNAL_H
-#define TD_NN_INTERNAL_H
+#pragma once
 
 #include "autograd/fused.h"
 #include "nn/around.h"
 #include "nn/module.h"
-#include "tensor/random.h"
+#include "tensor/extend.h"
 
 /* What every td_module really is. */
 typedef struct td_module_node {
@@ -17,6 +16,7 @@ typedef struct td_module_node {
     char *label;                      /* for messages: "layer1.0.conv1 (Conv2d)" */
     char **tensor_paths;              /* the tensors' names from the top: "layer1.0.conv1.weight" */
     td_module_part part;              /* td_module_mark */
+    uint64_t modes;                   /* `training` before each td_eval_for_now: a bit each */
     bool recompute;                   /* td_recompute */
     bool failed;                      /* something could not be added: td_module_finish gives up */
     td_params *params;                /* of the top of a model; made by td_parameters */
@@ -31,6 +31,10 @@ static inline td_module_node *td_node_of(const td_module *m)
 {
     return (td_module_node *)(uintptr_t)m;
 }
+
+/* The first of m, the modules below and those above it whose parameters are laid out flat
+ * (td_parameters); NULL: none. */
+const td_module *td_module_with_params(td_module *m);
 
 /* Frees memory after 256 other calls, so that using a freed module or its parameters gives a
  * message. */
@@ -56,6 +60,7 @@ typedef struct td_draw {
     td_generator generator; /* as it was before the draw */
 } td_draw;
 td_draw *td_draw_of(const td_tensor *t); /* NULL: t is not deferred */
+void td_draw_now(const td_draw *draw, td_tensor *t);
 /* A deferred tensor, whose values `draw` will draw. */
 td_tensor *td_draw_later(const td_draw *draw, td_shape shape, td_dtype dtype, td_layout layout,
                          td_device device);
@@ -102,10 +107,9 @@ td_norm_activation td_activation_of(const td_module *m);
 /* Whether a module takes indices (i64), as its type or, of a Sequential, its first child says. */
 bool td_takes_indices(const td_module *m);
 
-/* td_eval; returns the modes of all modules, for td_give_modes_back, which frees them. NULL with
- * td_last_error(): no memory; nothing has changed. */
-bool *td_eval_for_now(td_module *m);
-void td_give_modes_back(td_module *m, bool *modes);
+/* td_eval until td_give_modes_back, which gives each module the mode that it had. Calls nest. */
+void td_eval_for_now(td_module *m);
+void td_give_modes_back(td_module *m);
 
 /* ---- BatchNorm2d's normalisation may be exchanged: dist takes statistics over all ranks ---- */
 
@@ -142,5 +146,3 @@ typedef struct td_nn_batch_norm_then {
  * same result. */
 td_tensor *td_nn_conv2d_batch_norm(td_module *conv, td_module *bn, td_tensor *x,
                                    const td_nn_batch_norm_then *then, td_site at);
-
-#endif

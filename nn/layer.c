@@ -1,6 +1,5 @@
 /* What the files of layers share: a module with one operation, its weights and its bias. */
 #include "nn/layer.h"
-#include "tensor/extend.h"
 
 #include <string.h>
 

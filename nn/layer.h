@@ -1,6 +1,5 @@
 /* Layers of one operation: what their files share. Users do not include this. */
-#ifndef TD_NN_LAYER_H
-#define TD_NN_LAYER_H
+#pragma once
 
 #include "nn/internal.h"
 
@@ -40,5 +39,3 @@ td_module *td_layer_weights(td_module *m, size_t place, td_shape shape, int64_t 
 /* The same for a normalisation, whose weight begins as 1 and whose bias as 0. */
 td_module *td_layer_scales(td_module *m, size_t place, td_shape shape, bool no_weight,
                            bool no_bias);
-
-#endif

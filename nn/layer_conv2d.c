@@ -1,6 +1,5 @@
 /* Conv2d: a convolution over [N,C,H,W]. */
 #include "nn/layer.h"
-#include "tensor/extend.h"
 
 #include <string.h>
 

@@ -2,13 +2,11 @@
  * run's seed and a hash of the layer's path, the counter the number of its forwards so far. So the
  * masks do not depend on what else is drawn, and a resumed run, which gets seed and count from the
  * checkpoint, goes on with the masks that the uninterrupted one would have had. */
-#include "autograd/fused.h"
 #include "autograd/tape.h"
 #include "nn/layer.h"
 #include "tensor/system/number.h"
 #include "tensor/system/text.h"
 #include "tensor/hooks.h"
-#include "tensor/extend.h"
 
 typedef struct dropout_state {
     double p;

@@ -1,6 +1,5 @@
 /* Linear: y = x w^T + b. */
 #include "nn/layer.h"
-#include "tensor/extend.h"
 
 typedef struct linear_state {
     td_tensor *weight, *bias; /* [out,in] and [out]; bias NULL: none */

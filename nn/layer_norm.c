@@ -1,7 +1,6 @@
 /* BatchNorm2d and LayerNorm. */
 #include "nn/layer.h"
 #include "autograd/tape.h"
-#include "tensor/extend.h"
 #include "tensor/hooks.h"
 #include "tensor/system/number.h"
 
@@ -71,19 +70,17 @@ static td_tensor *batch_norm_forward(td_module *self, td_tensor *x, td_site at)
 static void batch_norm_describe(const td_module *self, char *text, size_t size)
 {
     const batch_norm_state *s = self->state;
-    int used = snprintf(text, size, "%lld%s", (long long)s->channels,
-                        s->weight == NULL ? ", no weight" : "");
-    if (td_or_usual(s->eps, 1e-5) != 1e-5 && used > 0 && (size_t)used < size) {
-        used +=
-            td_snprintf(text + used, size - (size_t)used, ", eps %g", td_or_usual(s->eps, 1e-5));
+    double eps = td_or_usual(s->eps, 1e-5), momentum = td_or_usual(s->momentum, 0.1);
+    char eps_text[40] = "", momentum_text[40] = "";
+    if (eps != 1e-5) {
+        td_snprintf(eps_text, sizeof eps_text, ", eps %g", eps);
     }
-    if (td_or_usual(s->momentum, 0.1) != 0.1 && used > 0 && (size_t)used < size) {
-        used += td_snprintf(text + used, size - (size_t)used, ", momentum %g",
-                            td_or_usual(s->momentum, 0.1));
+    if (momentum != 0.1) {
+        td_snprintf(momentum_text, sizeof momentum_text, ", momentum %g", momentum);
     }
-    if (s->batches != NULL && used > 0 && (size_t)used < size) {
-        snprintf(text + used, size - (size_t)used, ", cumulative");
-    }
+    snprintf(text, size, "%lld%s%s%s%s", (long long)s->channels,
+             s->weight == NULL ? ", no weight" : "", eps_text, momentum_text,
+             s->batches != NULL ? ", cumulative" : "");
 }
 
 static void batch_norm_free(td_module *self)
@@ -99,12 +96,10 @@ static td_status batch_norm_copy(td_module *to, const td_module *from)
 {
     const batch_norm_state *s = from->state;
     ((batch_norm_state *)to->state)->override = (td_batch_norm_override){ .user = NULL };
-    if (s->override.normalise != NULL) {
-        return td_fail(TD_E_UNSUPPORTED,
-                       "%s: a BatchNorm2d with statistics of its own kind cannot be copied; copy "
-                       "the model before it is converted",
-                       td_node_of(from)->label);
-    }
+    TD_CHECK(s->override.normalise == NULL, TD_E_UNSUPPORTED,
+             "%s: a BatchNorm2d with statistics of its own kind cannot be copied; copy "
+             "the model before it is converted",
+             td_node_of(from)->label);
     return TD_OK;
 }
 

@@ -3,7 +3,6 @@
 #include "nn/internal.h"
 #include "autograd/tape.h"
 #include "nn/params.h"
-#include "tensor/extend.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -14,29 +13,15 @@ static void give_up(td_module *m)
     td_node_of(m)->failed = true;
 }
 
-/* "a.b", or one of them where the other is empty. NULL when memory is short. */
-static char *join_path(const char *a, const char *b)
+/* "a", `between`, "b" and `end`; one of the two alone where the other is empty. NULL when memory is
+ * short. */
+static char *join(const char *a, const char *between, const char *b, const char *end)
 {
-    size_t size = strlen(a) + strlen(b) + 2;
-    char *path = malloc(size);
-    if (path == NULL) {
-        td_fail(TD_E_NOMEM, "no memory for the name of a module");
-        return NULL;
-    }
-    snprintf(path, size, "%s%s%s", a, *a == '\0' || *b == '\0' ? "" : ".", b);
-    return path;
-}
-
-static char *make_label(const char *path, const char *type)
-{
-    size_t size = strlen(path) + strlen(type) + 4;
-    char *label = malloc(size);
-    if (label == NULL) {
-        td_fail(TD_E_NOMEM, "no memory for the name of a module");
-        return NULL;
-    }
-    snprintf(label, size, *path == '\0' ? "%s%s" : "%s (%s)", path, type);
-    return label;
+    bool both = *a != '\0' && *b != '\0';
+    char *text;
+    TD_CHECK_NULL(asprintf(&text, "%s%s%s%s", a, both ? between : "", b, both ? end : "") >= 0,
+                  TD_E_NOMEM, "no memory for the name of a module");
+    return text;
 }
 
 /* Puts a new string in the place of an old one; a NULL marks the module as failed. */
@@ -55,10 +40,10 @@ static void replace_string(td_module *m, char **place, char *text)
 static void set_paths(td_module *m, const char *parent_path)
 {
     td_module_node *node = td_node_of(m);
-    replace_string(m, &node->path, join_path(parent_path, m->name));
-    replace_string(m, &node->label, make_label(node->path, m->type->name));
+    replace_string(m, &node->path, join(parent_path, ".", m->name, ""));
+    replace_string(m, &node->label, join(node->path, " (", m->type->name, ")"));
     for (int i = 0; i < m->tensor_count; i++) {
-        replace_string(m, &node->tensor_paths[i], join_path(node->path, m->tensors[i].name));
+        replace_string(m, &node->tensor_paths[i], join(node->path, ".", m->tensors[i].name, ""));
         m->tensors[i].tensor->name = node->tensor_paths[i];
     }
     for (int i = 0; i < m->child_count; i++) {
@@ -112,10 +97,7 @@ static void free_node(td_module_node *node)
 td_module *td_module_new(const td_module_type *type, size_t state_size)
 {
     td_module_node *node = calloc(1, sizeof *node);
-    if (node == NULL) {
-        td_fail(TD_E_NOMEM, "no memory for a %s", type->name);
-        return NULL;
-    }
+    TD_CHECK_NULL(node != NULL, TD_E_NOMEM, "no memory for a %s", type->name);
     td_module *m = &node->module;
     node->state_size = state_size;
     m->type = type;
@@ -263,7 +245,7 @@ static td_tensor *add_tensor(td_module *m, const char *name, td_tensor *t, bool 
                "'%s' is added to %s after td_parameters; build the whole model first", name,
                m->type->name);
     char *own_name = strdup(name);
-    char *path = join_path(td_node_of(m)->path, name);
+    char *path = join(td_node_of(m)->path, ".", name, "");
     if (own_name == NULL || path == NULL || !grow_tensors(m)) {
         free(own_name);
         free(path);

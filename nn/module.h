@@ -9,8 +9,7 @@
  *     s->fc = td_module_add(m, "fc", td_nn_linear(8, 8));
  *     s->gain = td_module_new_parameter(m, "gain", TD_SHAPE(8), TD_ROW_MAJOR);
  *     return td_module_finish(m);                                                                */
-#ifndef TD_NN_MODULE_H
-#define TD_NN_MODULE_H
+#pragma once
 
 #include "nn/nn.h"
 
@@ -172,5 +171,3 @@ td_tensor *td_params_flat(const td_params *params);
 td_tensor *td_params_flat_grad(const td_params *params);
 
 TD_END_C
-
-#endif

@@ -11,8 +11,7 @@
  * names the caller's line.
  *
  * For modules of your own: nn/module.h. For safetensors files: nn/io/safetensors.h. */
-#ifndef TD_NN_NN_H
-#define TD_NN_NN_H
+#pragma once
 
 #include "autograd/autograd.h"
 
@@ -263,5 +262,3 @@ inline td_module *td_nn_sequential_of(td_site at, Modules... children)
 #endif
 #define td_nn_sequential_list(...) td_nn_sequential_at(__VA_ARGS__, TD_HERE)
 #define td_model(...) td_model_at((td_model_options){ TD_OPT1(name, __VA_ARGS__) }, TD_HERE)
-
-#endif

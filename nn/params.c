@@ -7,7 +7,6 @@
 #include "tensor/kernels/packed.h"
 #include "tensor/storage.h"
 #include "autograd/hooks.h"
-#include "tensor/extend.h"
 
 #if defined(__GLIBC__)
 #include <malloc.h>
@@ -176,21 +175,6 @@ static td_params *make_params(const td_module *m, td_state_list *list, bool trai
     return p;
 }
 
-typedef struct question {
-    const td_module *asked;
-    td_site at;
-} question;
-
-static void params_require_no_params(td_module *m, const char *path, void *user)
-{
-    const question *q = user;
-    TD_REQUIRE(td_node_of(m)->params == NULL, q->at,
-               "td_parameters of '%s': the parameters of '%s' (%s) are already laid out flat; call "
-               "td_parameters on the whole model, and give it one optimizer: parts get settings of "
-               "their own by td_optim_group",
-               td_node_of(q->asked)->label, path, m->type->name);
-}
-
 /* A deferred tensor gets its values with the flat memory, to which a frozen tensor does not belong.
  */
 static void require_no_frozen(td_module *m, const char *path, void *user)
@@ -198,7 +182,7 @@ static void require_no_frozen(td_module *m, const char *path, void *user)
     (void)path;
     for (int i = 0; i < m->tensor_count; i++) {
         const td_tensor *t = m->tensors[i].tensor;
-        TD_REQUIRE(td_is_leaf(t) || td_draw_of(t) == NULL, ((const question *)user)->at,
+        TD_REQUIRE(td_is_leaf(t) || td_draw_of(t) == NULL, *(const td_site *)user,
                    "td_parameters: '%s' takes no gradient, so ranks do not share it; make its "
                    "module without td_defer_init",
                    td_node_of(m)->tensor_paths[i]);
@@ -215,12 +199,13 @@ static td_params *lay_out(td_module *m, bool trained_only, td_site at)
     if (node->params != NULL) {
         return node->params;
     }
-    question q = { m, at };
-    td_module_each(m, params_require_no_params, &q);
-    td_module_each(m, require_no_frozen, &q);
-    for (td_module *up = node->parent; up != NULL; up = td_node_of(up)->parent) {
-        params_require_no_params(up, td_node_of(up)->path, &q);
-    }
+    const td_module *part = td_module_with_params(m);
+    TD_REQUIRE(part == NULL, at,
+               "td_parameters of '%s': the parameters of '%s' are already laid out flat; call "
+               "td_parameters on the whole model, and give it one optimizer: parts get settings of "
+               "their own by td_optim_group",
+               node->label, td_node_of(part)->label);
+    td_module_each(m, require_no_frozen, &at);
     td_state_list list = td_module_state(m);
     if (list.count < 0) {
         return NULL;

@@ -1,6 +1,5 @@
 /* Flat parameters, seen from inside: for optimizers. Users do not include this. */
-#ifndef TD_NN_PARAMS_H
-#define TD_NN_PARAMS_H
+#pragma once
 
 #include "nn/nn.h"
 #include "tensor/kernels/kernel_types.h"
@@ -170,5 +169,3 @@ td_tensor *td_params_view(const td_params *params, td_tensor *flat, int i);
 /* Elements of a dense tensor in memory order, by value: a 1-d header that does not
  * retain the storage. */
 td_tensor td_params_part(const td_tensor *t, int64_t begin, int64_t count);
-
-#endif

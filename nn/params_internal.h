@@ -1,6 +1,5 @@
 /* The list of parameters, for the files that change it: params*.c and nn/shared/. */
-#ifndef TD_NN_PARAMS_INTERNAL_H
-#define TD_NN_PARAMS_INTERNAL_H
+#pragma once
 
 #include "nn/params.h"
 
@@ -36,5 +35,3 @@ struct td_params {
 
 /* Where each parameter begins, in the given order, and how long the whole becomes. */
 int64_t td_params_place(const td_params *p, td_dtype dtype, const int *order, int64_t *begin);
-
-#endif

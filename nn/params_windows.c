@@ -1,9 +1,7 @@
 /* What a rank has of each parameter: all of it, or the window that nn/shared/ says. Without
  * nn/shared/ every rank has all. */
 #include "nn/params_internal.h"
-#include "autograd/autograd.h"
 #include "tensor/storage.h"
-#include "tensor/extend.h"
 
 td_tensor td_params_part(const td_tensor *t, int64_t begin, int64_t count)
 {

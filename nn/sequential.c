@@ -1,6 +1,5 @@
 /* Sequential: one module after the other. */
 #include "nn/internal.h"
-#include "tensor/extend.h"
 
 /* Whether child i is of a kind, and nothing is around it: then it may be fused. */
 static bool is_child(const td_module *self, int i, bool (*of_kind)(const td_module *))

@@ -3,7 +3,6 @@
 
 #include "nn/module.h"
 #include "nn/params.h"
-#include "tensor/extend.h"
 #include "tensor/hooks.h"
 #include "tensor/kernels/kernels.h"
 #include "tensor/storage.h"
@@ -83,7 +82,7 @@ int td_average_fill(const td_average *a, td_optim_slice *slices, double decay)
 static void follow(td_tensor *copy, td_tensor *value, const td_optim_slice *slice, bool back,
                    const char *function)
 {
-    const td_kernels *kernels = td_kernels_of(td_device_of(copy));
+    const td_kernels *kernels = td_kernels_for(copy);
     bool is_float = td_is_float(copy->dtype);
     if (back && !is_float) {
         return;

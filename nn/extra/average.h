@@ -1,8 +1,7 @@
 /* A second copy of a model's values that follows them: for td_ema and examples/speedrun. The
  * copies of the parameters are flat, like an optimizer's state, so that they move along when the
  * parameters get another order in memory. Users do not include this. */
-#ifndef TD_NN_EXTRA_AVERAGE_H
-#define TD_NN_EXTRA_AVERAGE_H
+#pragma once
 
 #include "nn/nn.h"
 #include "tensor/kernels/kernel_types.h"
@@ -36,5 +35,3 @@ int td_average_fill(const td_average *average, td_optim_slice *slices, double de
  * is. */
 void td_average_update(td_average *average, void (*fill)(void *user, void *slices), void *user,
                        bool back, const char *function);
-
-#endif

@@ -1,8 +1,7 @@
 /* Adam with less than 8 bytes a parameter. Groups, state files, sharding, captured steps: as for
  * the optimizers of nn/optim/optim.h. Free it by td_optim_free. NULL with td_last_error() when
  * memory is short. */
-#ifndef TD_NN_EXTRA_COMPACT_H
-#define TD_NN_EXTRA_COMPACT_H
+#pragma once
 
 #include "nn/optim/optim.h"
 
@@ -32,5 +31,3 @@ TD_END_C
 
 #define td_adam_compact(...)                                                                       \
     td_adam_compact_at((td_adam_compact_options){ TD_OPT1(params, __VA_ARGS__) }, TD_HERE)
-
-#endif

@@ -1,15 +1,11 @@
 /* An exponential moving average of a model's weights. */
 #include "nn/extra/average.h"
 #include "nn/optim/skips.h"
-#include "nn/extra/inspect.h"
 #include "nn/io/records.h"
-#include "nn/module.h"
-#include "nn/params.h"
 #include "tensor/hooks.h"
 #include "tensor/kernels/kernels.h"
 #include "tensor/kernels/scaling.h"
 #include "tensor/storage.h"
-#include "tensor/extend.h"
 
 #include <stdlib.h>
 
@@ -89,10 +85,7 @@ td_ema *td_ema_new_at(td_ema_options options, td_site at)
     TD_REQUIRE(options.decay >= 0.0 && options.decay < 1.0, at,
                "td_ema_new: the decay is %g; it must lie between 0 and 1", options.decay);
     td_ema *e = calloc(1, sizeof *e);
-    if (e == NULL) {
-        td_fail(TD_E_NOMEM, "no memory for an average of the weights");
-        return NULL;
-    }
+    TD_CHECK_NULL(e != NULL, TD_E_NOMEM, "no memory for an average of the weights");
     e->part =
         (td_checkpoint_part){ .unready = unready, .list = list_averages, .loaded = take_averages };
     e->options = options;

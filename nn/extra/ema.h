@@ -4,11 +4,9 @@
  *     td_ema *ema = td_ema_new(net, .decay = 0.999);
  *     ... td_optim_step(optim); td_ema_update(ema); ...
  *     td_ema_swap(ema); td_evaluate(net, test); td_ema_swap(ema);                                */
-#ifndef TD_NN_EXTRA_EMA_H
-#define TD_NN_EXTRA_EMA_H
+#pragma once
 
 #include "nn/nn.h"
-#include "tensor/extern_c.h"
 
 TD_BEGIN_C
 
@@ -46,5 +44,3 @@ void td_ema_swap(td_ema *ema);
 #define td_ema_new(...) td_ema_new_at((td_ema_options){ TD_OPT1(model, __VA_ARGS__) }, TD_HERE)
 
 TD_END_C
-
-#endif

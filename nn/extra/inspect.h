@@ -1,7 +1,6 @@
 /* The state of optimizers, averages of weights and loss scalers: for checkpoints, tools and
  * captured steps. tandem.h does not include this header. */
-#ifndef TD_NN_EXTRA_INSPECT_H
-#define TD_NN_EXTRA_INSPECT_H
+#pragma once
 
 #include "nn/extra/ema.h"
 #include "nn/optim/optim.h"
@@ -36,5 +35,3 @@ td_scaler_state td_scaler_now(td_scaler *scaler); /* waits for captured steps */
 void td_scaler_set(td_scaler *scaler, const td_scaler_state *state);
 
 TD_END_C
-
-#endif

@@ -1,12 +1,9 @@
 /* Modules of single operations: their options, and for some a weight and a bias. */
 #include "nn/extra/layers.h"
-#include "autograd/fused.h"
-#include "autograd/norms.h"
 #include "autograd/ops/elements.h"
 #include "autograd/ops/shapes.h"
 #include "autograd/tape.h"
 #include "nn/layer.h"
-#include "tensor/extend.h"
 
 #include <string.h>
 

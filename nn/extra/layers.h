@@ -1,9 +1,7 @@
 /* More layers than nn/nn.h has, with PyTorch's parameter names and initial values: convolutions of
  * one and three dimensions, transposed convolutions, pooling, resizing, group norms. */
-#ifndef TD_NN_EXTRA_LAYERS_H
-#define TD_NN_EXTRA_LAYERS_H
+#pragma once
 
-#include "autograd/windows.h"
 #include "nn/nn.h"
 
 TD_BEGIN_C
@@ -132,5 +130,3 @@ TD_END_C
 #define td_nn_rms_norm(...)                                                                        \
     td_nn_rms_norm_at((td_nn_rms_norm_options){ TD_OPT1(channels, __VA_ARGS__) }, TD_HERE)
 #define td_nn_prelu(...) td_nn_prelu_at(__VA_ARGS__, TD_HERE)
-
-#endif

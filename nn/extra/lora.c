@@ -6,7 +6,6 @@
 #include "nn/io/checkpoint.h"
 #include "nn/io/safetensors.h"
 #include "nn/params.h"
-#include "tensor/extend.h"
 #include "tensor/part.h"
 #include "tensor/system/number.h"
 
@@ -87,11 +86,9 @@ static td_module *lora_new(const td_module *layer, int64_t rank, double alpha)
 static td_status lora_add(td_module *layer, int64_t rank, double alpha)
 {
     const td_tensor *weight = layer->tensors[0].tensor;
-    if (rank < 1 || rank > weight->shape[0] || rank > weight->shape[1]) {
-        return td_fail(
-            TD_E_ARG, "LoRA of rank %lld for '%s' %s: it must be from 1 to the smaller size",
-            (long long)rank, td_node_of(layer)->path, td_describe_shape(td_shape_of(weight)));
-    }
+    TD_CHECK(rank >= 1 && rank <= weight->shape[0] && rank <= weight->shape[1], TD_E_ARG,
+             "LoRA of rank %lld for '%s' %s: it must be from 1 to the smaller size",
+             (long long)rank, td_node_of(layer)->path, td_describe_shape(td_shape_of(weight)));
     td_module *adapter = lora_new(layer, rank, alpha);
     if (adapter == NULL || td_module_add(layer, "lora", adapter) == NULL) {
         return TD_E_NOMEM;
@@ -233,11 +230,10 @@ td_status td_lora_save(const char *path, const td_module *net)
 
 static td_status lora_read(const td_safetensors *file, const td_safetensors_entry *e, td_tensor *to)
 {
-    if (td_safetensors_unknown(file, e) != NULL || !td_is_float(e->dtype) ||
-        !td_shape_equal(e->shape, td_shape_of(to))) {
-        return td_fail(TD_E_MISMATCH, "'%s' must be of floats %s for this model", e->name,
-                       td_describe_shape(td_shape_of(to)));
-    }
+    TD_CHECK(td_safetensors_unknown(file, e) == NULL && td_is_float(e->dtype) &&
+                 td_shape_equal(e->shape, td_shape_of(to)),
+             TD_E_MISMATCH, "'%s' must be of floats %s for this model", e->name,
+             td_describe_shape(td_shape_of(to)));
     void *bytes = malloc(e->bytes);
     td_status status = bytes != NULL ? td_safetensors_read(file, e, bytes)
                                      : td_fail(TD_E_NOMEM, "no memory to read '%s'", e->name);

@@ -6,8 +6,7 @@
  *     ... train as before: td_parameters, td_adamw, td_ddp, checkpoints ...
  *     td_lora_save("adapter.safetensors", net);                     the adapters alone
  *     td_module *merged = td_lora_merged(net);                      an ordinary model */
-#ifndef TD_NN_EXTRA_LORA_H
-#define TD_NN_EXTRA_LORA_H
+#pragma once
 
 #include "nn/nn.h"
 
@@ -46,5 +45,3 @@ td_module *td_lora_merged(const td_module *net);
 TD_END_C
 
 #define td_lora(net, ...) td_lora_at(net, (td_lora_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
-
-#endif

@@ -7,9 +7,7 @@
  * Other parameters get Nesterov SGD in the same pass. */
 #include "nn/extra/muon.h"
 #include "nn/optim/optim_internal.h"
-#include "nn/params.h"
 #include "nn/module.h"
-#include "tensor/extend.h"
 #include "tensor/hooks.h"
 #include "tensor/storage.h"
 

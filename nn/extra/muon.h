@@ -1,6 +1,5 @@
 /* Muon (Jordan 2024): an optimizer that makes the update of each filter bank orthogonal. */
-#ifndef TD_NN_EXTRA_MUON_H
-#define TD_NN_EXTRA_MUON_H
+#pragma once
 
 #include "nn/optim/optim.h"
 
@@ -41,5 +40,3 @@ TD_END_C
 /* ---- what you call ---- */
 
 #define td_muon(...) td_muon_at((td_muon_options){ TD_OPT1(params, __VA_ARGS__) }, TD_HERE)
-
-#endif

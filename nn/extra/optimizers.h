@@ -1,8 +1,7 @@
 /* RMSprop, Adagrad and Lion. Groups, state files, sharding, captured steps: as for the optimizers
  * of nn/optim/optim.h. Free them by td_optim_free. NULL with td_last_error() when memory is short.
  */
-#ifndef TD_NN_EXTRA_OPTIMIZERS_H
-#define TD_NN_EXTRA_OPTIMIZERS_H
+#pragma once
 
 #include "nn/optim/optim.h"
 
@@ -53,5 +52,3 @@ TD_END_C
 #define td_rmsprop(...) td_rmsprop_at((td_rmsprop_options){ TD_OPT1(params, __VA_ARGS__) }, TD_HERE)
 #define td_adagrad(...) td_adagrad_at((td_adagrad_options){ TD_OPT1(params, __VA_ARGS__) }, TD_HERE)
 #define td_lion(...) td_lion_at((td_lion_options){ TD_OPT1(params, __VA_ARGS__) }, TD_HERE)
-
-#endif

@@ -3,7 +3,6 @@
 #include "nn/internal.h"
 
 #include "autograd/tape.h"
-#include "tensor/extend.h"
 
 #include <string.h>
 

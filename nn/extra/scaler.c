@@ -2,7 +2,6 @@
 #include "nn/extra/scaler.h"
 #include "nn/optim/skips.h"
 
-#include "autograd/autograd.h"
 #include "nn/extra/inspect.h"
 #include "nn/shared/slices.h"
 #include "nn/module.h"
@@ -11,7 +10,6 @@
 #include "tensor/system/number.h"
 #include "tensor/part.h"
 #include "tensor/storage.h"
-#include "tensor/extend.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -87,10 +85,7 @@ td_scaler *td_scaler_new_at(td_scaler_options options, td_site at)
         "td_scaler_new: growth is %g and must be more than 1; backoff is %g and must be less",
         o->growth, o->backoff);
     td_scaler *s = calloc(1, sizeof *s);
-    if (s == NULL) {
-        td_fail(TD_E_NOMEM, "no memory for a loss scaler");
-        return NULL;
-    }
+    TD_CHECK_NULL(s != NULL, TD_E_NOMEM, "no memory for a loss scaler");
     s->part = (td_checkpoint_part){ .list = list_state, .loaded = take_state };
     s->options = (td_scaler_options){
         .scale = or_default(o->scale, 65536),
@@ -183,7 +178,7 @@ static bool all_have_gradients(const td_params *params)
 
 static void unscale_by(td_params *params, const td_tensor *numbers, td_tensor *found)
 {
-    const td_kernels *kernels = td_kernels_of(td_device_of(found));
+    const td_kernels *kernels = td_kernels_for(found);
     td_fill_(found, 0);
     if (all_have_gradients(params)) {
         kernels->unscale(td_params_flat_grad(params), numbers, found);
@@ -246,8 +241,7 @@ bool td_scaler_unscale(td_scaler *scaler, td_params *params)
     td_params_follow(params);
     unscale_gradients(scaler, params);
     tell_ranks(scaler, params);
-    td_kernels_of(td_device_of(scaler->numbers))
-        ->adapt_scale(scaler->numbers, scaler->found, &rule);
+    td_kernels_for(scaler->numbers)->adapt_scale(scaler->numbers, scaler->found, &rule);
     if (captured) {
         TD_REQUIRE(scaler->of == NULL || scaler->of == params, TD_HERE,
                    "td_scaler_unscale: in captured steps a loss scaler is for one model; make one "

@@ -8,11 +8,9 @@
  *         td_optim_step(optim);
  *     }
  */
-#ifndef TD_NN_EXTRA_SCALER_H
-#define TD_NN_EXTRA_SCALER_H
+#pragma once
 
 #include "nn/nn.h"
-#include "tensor/extern_c.h"
 
 TD_BEGIN_C
 
@@ -51,5 +49,3 @@ bool td_scaler_unscale(td_scaler *scaler, td_params *params);
     td_scaler_new_at((td_scaler_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 
 TD_END_C
-
-#endif

@@ -1,6 +1,5 @@
 /* Schedules one after the other, and a rate that follows a metric. */
-#ifndef TD_NN_EXTRA_SCHEDULES_H
-#define TD_NN_EXTRA_SCHEDULES_H
+#pragma once
 
 #include "nn/optim/optim.h"
 
@@ -35,5 +34,3 @@ typedef struct td_plateau {
 double td_plateau_step(td_plateau *plateau, double metric);
 
 TD_END_C
-
-#endif

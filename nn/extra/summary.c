@@ -1,6 +1,5 @@
 /* A model as a table: what each layer gives, holds and costs. */
 #include "nn/internal.h"
-#include "tensor/extend.h"
 #include "tensor/system/number.h"
 
 #include <stdlib.h>
@@ -188,14 +187,11 @@ td_status td_summary_at(td_module *m, td_shape input, FILE *out, td_site at)
     int modules = 0;
     td_module_each(m, count_module, &modules);
     summary s = { .rows = calloc((size_t)modules, sizeof(summary_row)) };
-    bool *modes = s.rows != NULL ? td_eval_for_now(m) : NULL;
-    if (modes == NULL) {
-        free(s.rows);
-        return td_fail(TD_E_NOMEM, "no memory for the summary of %d modules", modules);
-    }
+    TD_CHECK(s.rows != NULL, TD_E_NOMEM, "no memory for the summary of %d modules", modules);
+    td_eval_for_now(m);
     td_module_each(m, add_row, &s);
     td_status status = run_once(m, input, &s, at);
-    td_give_modes_back(m, modes);
+    td_give_modes_back(m);
     if (status == TD_OK) {
         print_table(&s, out);
         print_totals(m, &s, out);

@@ -26,11 +26,9 @@
  * relative path means what it means at the time of the call, also if the file is written in the
  * background. A process that is killed while it saves leaves its temporary file; the next save to
  * the same path removes that file. */
-#ifndef TD_NN_IO_CHECKPOINT_H
-#define TD_NN_IO_CHECKPOINT_H
+#pragma once
 
 #include "nn/nn.h"
-#include "tensor/extern_c.h"
 
 TD_BEGIN_C
 
@@ -183,5 +181,3 @@ TD_END_C
     td_checkpoint_save_at((td_checkpoint_options){ TD_OPT2(path, model, __VA_ARGS__) }, TD_HERE)
 #define td_checkpoint_load(...)                                                                    \
     td_checkpoint_load_at((td_checkpoint_options){ TD_OPT2(path, model, __VA_ARGS__) }, TD_HERE)
-
-#endif

@@ -3,7 +3,6 @@
 #include "nn/models/models.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { MOST_CLASSES = 100000, MOST_SIDE = 8192 };
@@ -16,10 +15,8 @@ static td_status read_number(const td_safetensors *file, const char *path, const
 {
     const char *text = td_safetensors_metadata(file, key);
     *number = missing;
-    if (text != NULL && !td_read_count(text, most, number)) {
-        return td_fail(TD_E_FORMAT, "'%s': %s is '%.20s', not a number from 0 to %" PRId64, path,
-                       key, text, most);
-    }
+    TD_CHECK(text == NULL || td_read_count(text, most, number), TD_E_FORMAT,
+             "'%s': %s is '%.20s', not a number from 0 to %" PRId64, path, key, text, most);
     return TD_OK;
 }
 
@@ -104,21 +101,16 @@ static td_status read_record(const td_safetensors *file, const td_load_model_opt
     const char *arch = td_safetensors_metadata(file, TD_KEY_ARCH);
     const char *stem = td_safetensors_metadata(file, TD_KEY_STEM);
     *r = (td_model_record){ .arch = o->arch != NULL ? o->arch : arch };
-    if (r->arch == NULL) {
-        return td_fail(
-            TD_E_ARG,
-            "'%s' does not say which model it is: give its arch (\"resnet50\"); a model of "
-            "your own: make it, then td_load the file into it",
-            o->path);
-    }
+    TD_CHECK(r->arch != NULL, TD_E_ARG,
+             "'%s' does not say which model it is: give its arch (\"resnet50\"); a model of "
+             "your own: make it, then td_load the file into it",
+             o->path);
     r->stem = stem != NULL && strcmp(stem, "cifar") == 0 ? TD_STEM_CIFAR : TD_STEM_IMAGENET;
     look_at_shapes(file, r);
     TD_TRY(read_number(file, o->path, TD_KEY_CLASSES, MOST_CLASSES, r->classes, &r->classes));
     TD_TRY(read_number(file, o->path, TD_KEY_IMAGE_SIZE, MOST_SIDE, r->image_size, &r->image_size));
-    if (r->classes < 1 || r->classes > MOST_CLASSES) {
-        return td_fail(TD_E_FORMAT,
-                       "'%s': no weights of a classifier in it: is this a model's file?", o->path);
-    }
+    TD_CHECK(r->classes >= 1 && r->classes <= MOST_CLASSES, TD_E_FORMAT,
+             "'%s': no weights of a classifier in it: is this a model's file?", o->path);
     if (r->image_size > MOST_SIDE) { /* by the shapes */
         return td_fail(TD_E_FORMAT,
                        "'%s': its positions are for images of side %" PRId64

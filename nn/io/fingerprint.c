@@ -2,11 +2,8 @@
 #include "nn/io/fingerprint.h"
 
 #include "nn/io/records.h"
-#include "nn/internal.h"
 #include "nn/io/safetensors_internal.h"
-#include "nn/module.h"
 #include "tensor/backend.h"
-#include "tensor/storage.h"
 #include "tensor/system/text.h"
 
 #include <inttypes.h>

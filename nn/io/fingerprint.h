@@ -13,8 +13,7 @@
  * the loss scaler. The loader's place, the program's metadata and the order in memory do not count.
  * td_checkpoint_save writes the fingerprint into the file's metadata ("tandem.fingerprint", 16
  * hexadecimal digits), and td_checkpoint_load refuses a file whose content has another one. */
-#ifndef TD_NN_IO_FINGERPRINT_H
-#define TD_NN_IO_FINGERPRINT_H
+#pragma once
 
 #include "nn/io/checkpoint.h"
 #include "nn/io/safetensors.h"
@@ -71,5 +70,3 @@ td_status td_fingerprint_tensor(uint64_t name, const td_tensor *t, uint64_t *val
 uint64_t td_fingerprint_text(const char *key, const char *text);
 
 TD_END_C
-
-#endif

@@ -1,13 +1,9 @@
 /* Loading a checkpoint: compares its list of records with the file, and then takes the values. */
 #include "autograd/hooks.h"
 #include "autograd/tape.h"
-#include "nn/internal.h"
 #include "nn/io/fingerprint.h"
 #include "nn/io/records.h"
-#include "nn/module.h"
 #include "nn/optim/optim_internal.h"
-#include "nn/params.h"
-#include "tensor/extend.h"
 #include "tensor/storage.h"
 
 #include <stdlib.h>
@@ -215,7 +211,7 @@ static td_status add_share(const td_records *l, const td_tensor_record *r)
         td_fill_(r->tensor, 0.0);
     }
     td_begin_write(r->tensor, "td_checkpoint_load", TD_HERE);
-    td_kernels_of(td_device_of(share))->axpy(r->tensor, 1.0 / r->mean_of, share);
+    td_kernels_for(share)->axpy(r->tensor, 1.0 / r->mean_of, share);
     td_free(share);
     return TD_OK;
 }

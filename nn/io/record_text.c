@@ -2,10 +2,6 @@
 #include "nn/io/records.h"
 
 #include "autograd/hooks.h"
-#include "nn/extra/inspect.h"
-#include "nn/internal.h"
-#include "nn/params.h"
-#include "tensor/extend.h"
 #include "tensor/system/number.h"
 
 #include <inttypes.h>

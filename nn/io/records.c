@@ -4,10 +4,7 @@
 
 #include "autograd/hooks.h"
 #include "autograd/tape.h"
-#include "nn/internal.h"
 #include "nn/optim/optim_internal.h"
-#include "nn/params.h"
-#include "tensor/extend.h"
 #include "tensor/system/number.h"
 
 #include <inttypes.h>

@@ -15,10 +15,10 @@
  *                                            the order of memory
  *
  * Tensors are the file's tensors; numbers are text in its metadata. */
-#ifndef TD_NN_IO_RECORDS_H
-#define TD_NN_IO_RECORDS_H
+#pragma once
 
 #include "nn/extra/inspect.h"
+#include "nn/internal.h"
 #include "nn/io/checkpoint.h"
 #include "nn/io/safetensors.h"
 #include "nn/shared/slices.h"
@@ -150,5 +150,3 @@ td_status td_checkpoint_open(const char *path, td_safetensors **file);
 /* td_checkpoint_load. averages: the model gets the averages of the weights where the file has them.
  */
 td_status td_checkpoint_load_model(const td_checkpoint_options *options, bool averages, td_site at);
-
-#endif

@@ -1,8 +1,6 @@
 /* What is saved or loaded together, by which ranks. */
-#include "nn/internal.h"
 #include "nn/io/records.h"
 #include "nn/optim/optim_internal.h"
-#include "nn/params.h"
 
 #include <string.h>
 

@@ -1,7 +1,6 @@
 /* safetensors files: named tensors, and text as metadata. The format is described at
  * github.com/huggingface/safetensors. For whole models and training runs use nn/io/checkpoint.h. */
-#ifndef TD_NN_IO_SAFETENSORS_H
-#define TD_NN_IO_SAFETENSORS_H
+#pragma once
 
 #include "tensor/tensor.h"
 
@@ -67,5 +66,3 @@ td_status td_safetensors_set(td_safetensors_out *out, const char *key, const cha
 td_status td_safetensors_finish(td_safetensors_out *out, bool keep);
 
 TD_END_C
-
-#endif

@@ -10,12 +10,9 @@
  *
  * What is written goes into the operating system's memory first (the page cache), which takes about
  * as long as copying it. What takes long is the disk. In the background a thread waits for it. */
-#include "nn/internal.h"
 #include "nn/io/fingerprint.h"
 #include "nn/io/records.h"
-#include "nn/module.h"
 #include "nn/optim/optim_internal.h"
-#include "tensor/extend.h"
 #include "tensor/storage.h"
 #include "tensor/system/thread.h"
 
@@ -133,17 +130,13 @@ td_status td_records_check_gradients(const td_checkpoint_options *c)
     const td_staging *stages = td_node_of(c->model)->staging;
     const td_checkpoint_part *part = td_records_part(c, TD_CHECKPOINT_PARTS - 1);
     bool apart = part != NULL && part->apart != NULL && part->apart(part);
-    if (stages != NULL && (c->ema != NULL || apart)) {
-        return td_fail(TD_E_UNSUPPORTED,
-                       "td_checkpoint_save: averages of the weights (.ema) and what PowerSGD keeps "
-                       "cannot be saved from a pipeline's stages yet");
-    }
-    if (waits && (td_params_peers_of(params) != NULL || stages != NULL)) {
-        return td_fail(TD_E_UNSUPPORTED,
-                       "the model is in the middle of a gradient accumulation, and its ranks share "
-                       "the optimizer's state: save it, or take its fingerprint, after "
-                       "td_optim_step");
-    }
+    TD_CHECK(stages == NULL || (c->ema == NULL && !apart), TD_E_UNSUPPORTED,
+             "td_checkpoint_save: averages of the weights (.ema) and what PowerSGD keeps "
+             "cannot be saved from a pipeline's stages yet");
+    TD_CHECK(!waits || (td_params_peers_of(params) == NULL && stages == NULL), TD_E_UNSUPPORTED,
+             "the model is in the middle of a gradient accumulation, and its ranks share "
+             "the optimizer's state: save it, or take its fingerprint, after "
+             "td_optim_step");
     return TD_OK;
 }
 

@@ -1,13 +1,10 @@
 /* GPT-2 (Radford et al. 2019) and, with options, Llama (Touvron et al. 2023): nanoGPT's names,
  * initialisation and order of draws. */
-#include "autograd/attention.h"
-#include "autograd/losses.h"
 #include "autograd/ops/elements.h"
 #include "autograd/ops/shapes.h"
 #include "nn/extra/layers.h"
 #include "nn/layer.h"
 #include "nn/models/gpt_internal.h"
-#include "tensor/extend.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,7 +1,6 @@
 /* A GPT: the transformer of GPT-2 (Radford et al. 2019), with nanoGPT's parameter names and initial
  * weights. With options it is a small Llama (Touvron et al. 2023). */
-#ifndef TD_NN_MODELS_GPT_H
-#define TD_NN_MODELS_GPT_H
+#pragma once
 
 #include "nn/nn.h"
 
@@ -112,5 +111,3 @@ TD_END_C
 
 #define td_gpt_generate(...)                                                                       \
     td_gpt_generate_at((td_gpt_generate_options){ TD_OPT1(gpt, __VA_ARGS__) }, TD_HERE)
-
-#endif

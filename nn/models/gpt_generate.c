@@ -1,9 +1,7 @@
 /* Text from a GPT, a token at a time for all prompts together. Prompts of different lengths go in
  * step: all sequences are at the same position, and at each position the longer prompts have their
  * own token where the others have a chosen one. */
-#include "nn/internal.h"
 #include "nn/models/gpt_internal.h"
-#include "tensor/extend.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -75,26 +73,18 @@ static td_status gpt_check_prompt(const td_gpt_generate_options *o, const td_gpt
                                   int number)
 {
     const td_gpt_prompt *p = &o->prompts[number];
-    if (p->count < 1) {
-        return td_fail(TD_E_ARG, "td_gpt_generate: prompt %d is empty; give a token to begin with",
-                       number);
-    }
+    TD_CHECK(p->count >= 1, TD_E_ARG,
+             "td_gpt_generate: prompt %d is empty; give a token to begin with", number);
     for (int64_t i = 0; i < p->count; i++) {
-        if (p->tokens[i] < 0 || p->tokens[i] >= model->vocabulary) {
-            return td_fail(TD_E_ARG,
-                           "td_gpt_generate: token %lld of prompt %d is %lld, and the model's "
-                           "vocabulary has %lld; were its tokens made by another tokenizer?",
-                           (long long)i, number, (long long)p->tokens[i],
-                           (long long)model->vocabulary);
-        }
+        TD_CHECK(p->tokens[i] >= 0 && p->tokens[i] < model->vocabulary, TD_E_ARG,
+                 "td_gpt_generate: token %lld of prompt %d is %lld, and the model's "
+                 "vocabulary has %lld; were its tokens made by another tokenizer?",
+                 (long long)i, number, (long long)p->tokens[i], (long long)model->vocabulary);
     }
-    if (!o->slide && o->length > 0 && p->count + o->length - 1 > model->context) {
-        return td_fail(TD_E_ARG,
-                       "td_gpt_generate: prompt %d has %lld tokens, and %lld more do not fit into "
-                       "the model's context of %lld; ask for fewer, or set .slide",
-                       number, (long long)p->count, (long long)o->length,
-                       (long long)model->context);
-    }
+    TD_CHECK(o->slide || o->length <= 0 || p->count + o->length - 1 <= model->context, TD_E_ARG,
+             "td_gpt_generate: prompt %d has %lld tokens, and %lld more do not fit into "
+             "the model's context of %lld; ask for fewer, or set .slide",
+             number, (long long)p->count, (long long)o->length, (long long)model->context);
     return TD_OK;
 }
 
@@ -102,18 +92,17 @@ static td_status gpt_check_generate(const td_gpt_generate_options *o)
 {
     enum { MOST = 1 << 30 };
     td_gpt_options model = td_gpt_options_of(o->gpt);
-    if (td_node_of(o->gpt)->slicing != NULL || td_node_of(o->gpt)->staging != NULL) {
-        return td_fail(TD_E_UNSUPPORTED, "td_gpt_generate: this rank has slices or stages of the "
-                                         "model: save it, and load it in one process");
-    }
-    if (o->length < 0 || o->length > MOST || o->top_k < 0 || !(o->temperature >= 0.0) ||
-        !(o->top_p >= 0.0 && o->top_p <= 1.0) || !(o->repetition_penalty >= 0.0)) {
-        return td_fail(TD_E_ARG,
-                       "td_gpt_generate: length %lld, top_k %lld, temperature %g, top_p %g, "
-                       "repetition_penalty %g: none may be negative, nor top_p above 1",
-                       (long long)o->length, (long long)o->top_k, o->temperature, o->top_p,
-                       o->repetition_penalty);
-    }
+    TD_CHECK(td_node_of(o->gpt)->slicing == NULL && td_node_of(o->gpt)->staging == NULL,
+             TD_E_UNSUPPORTED,
+             "td_gpt_generate: this rank has slices or stages of the "
+             "model: save it, and load it in one process");
+    TD_CHECK(o->length >= 0 && o->length <= MOST && o->top_k >= 0 && o->temperature >= 0.0 &&
+                 o->top_p >= 0.0 && o->top_p <= 1.0 && o->repetition_penalty >= 0.0,
+             TD_E_ARG,
+             "td_gpt_generate: length %lld, top_k %lld, temperature %g, top_p %g, "
+             "repetition_penalty %g: none may be negative, nor top_p above 1",
+             (long long)o->length, (long long)o->top_k, o->temperature, o->top_p,
+             o->repetition_penalty);
     for (int i = 0; i < o->prompt_count; i++) {
         TD_TRY(gpt_check_prompt(o, &model, i));
     }
@@ -144,10 +133,9 @@ static td_status gpt_open(generation *g)
     g->tokens = calloc(count * (size_t)g->longest, sizeof *g->tokens);
     g->ended = calloc(count, sizeof *g->ended);
     g->logits = malloc(count * (size_t)g->model.vocabulary * sizeof *g->logits);
-    if (g->tokens == NULL || g->ended == NULL || g->logits == NULL) {
-        return td_fail(TD_E_NOMEM, "td_gpt_generate: no memory for %d sequences of %lld tokens",
-                       o->prompt_count, (long long)g->longest);
-    }
+    TD_CHECK(g->tokens != NULL && g->ended != NULL && g->logits != NULL, TD_E_NOMEM,
+             "td_gpt_generate: no memory for %d sequences of %lld tokens", o->prompt_count,
+             (long long)g->longest);
     for (int i = 0; i < o->prompt_count; i++) {
         memcpy(g->tokens + i * g->longest, o->prompts[i].tokens,
                (size_t)o->prompts[i].count * sizeof *g->tokens);
@@ -239,15 +227,15 @@ td_status td_gpt_generate_at(td_gpt_generate_options o, td_site at)
     TD_REQUIRE(!td_in_step(), at, "td_gpt_generate inside of a step: call it behind its end");
     o.prompt_count = o.prompt_count > 0 ? o.prompt_count : 1;
     TD_TRY(gpt_check_generate(&o));
-    bool *modes = o.length > 0 ? td_eval_for_now(o.gpt) : NULL;
-    if (modes == NULL) {
-        return o.length > 0 ? TD_E_NOMEM : TD_OK;
+    if (o.length == 0) {
+        return TD_OK;
     }
+    td_eval_for_now(o.gpt);
     generation g = { .o = &o, .model = td_gpt_options_of(o.gpt) };
     td_status status = gpt_open(&g);
     status = status == TD_OK ? gpt_go(&g, at) : status;
     td_gpt_cache_free(&g.cache, o.gpt);
-    td_give_modes_back(o.gpt, modes);
+    td_give_modes_back(o.gpt);
     free(g.tokens);
     free(g.ended);
     free(g.logits);

@@ -1,6 +1,5 @@
 /* A GPT, seen by what generates text and reads files. Users do not include this. */
-#ifndef TD_NN_MODELS_GPT_INTERNAL_H
-#define TD_NN_MODELS_GPT_INTERNAL_H
+#pragma once
 
 #include "nn/models/gpt.h"
 #include "nn/models/models.h"
@@ -33,5 +32,3 @@ const char *td_gpt_preset(int i); /* the name */
 enum { TD_GPT_PRESETS = 6, TD_GPT_TEXT = 320 /* bytes of such a text */ };
 
 bool td_is_gpt(const td_module *m);
-
-#endif

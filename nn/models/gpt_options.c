@@ -1,6 +1,5 @@
 /* The options of a GPT: presets, checks, and the text that td_model and files have. */
 #include "nn/models/gpt_internal.h"
-#include "tensor/extend.h"
 #include "tensor/system/number.h"
 #include "tensor/part.h"
 #include "tensor/system/text.h"
@@ -48,30 +47,22 @@ static td_status gpt_check(const td_gpt_options *o)
     const int64_t sizes[] = { o->vocabulary, o->context,  o->layers, o->heads,
                               o->width,      o->kv_heads, o->hidden };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        if (sizes[i] < 1 || sizes[i] > MOST) {
-            return td_fail(TD_E_ARG,
-                           "a GPT with vocabulary %lld, context %lld, layers %lld, heads %lld, "
-                           "width %lld, kv_heads %lld, hidden %lld: each must be from 1 to %d",
-                           (long long)sizes[0], (long long)sizes[1], (long long)sizes[2],
-                           (long long)sizes[3], (long long)sizes[4], (long long)sizes[5],
-                           (long long)sizes[6], MOST);
-        }
+        TD_CHECK(sizes[i] >= 1 && sizes[i] <= MOST, TD_E_ARG,
+                 "a GPT with vocabulary %lld, context %lld, layers %lld, heads %lld, "
+                 "width %lld, kv_heads %lld, hidden %lld: each must be from 1 to %d",
+                 (long long)sizes[0], (long long)sizes[1], (long long)sizes[2], (long long)sizes[3],
+                 (long long)sizes[4], (long long)sizes[5], (long long)sizes[6], MOST);
     }
-    if (o->width % o->heads != 0 || o->heads % o->kv_heads != 0 ||
-        (o->rope && o->width / o->heads % 2 != 0)) {
-        return td_fail(
-            TD_E_ARG,
-            "a GPT with width %lld, heads %lld, kv_heads %lld: the heads must divide the "
-            "width, and kv_heads the heads; with rope a head's width must be even",
-            (long long)o->width, (long long)o->heads, (long long)o->kv_heads);
-    }
-    if (!(o->dropout >= 0.0 && o->dropout < 1.0) || !(o->eps > 0.0) || !(o->rope_base > 0.0)) {
-        return td_fail(
-            TD_E_ARG,
-            "a GPT with dropout %g, eps %g, rope_base %g: dropout must be in [0, 1), the "
-            "others above 0",
-            o->dropout, o->eps, o->rope_base);
-    }
+    TD_CHECK(o->width % o->heads == 0 && o->heads % o->kv_heads == 0 &&
+                 (!o->rope || o->width / o->heads % 2 == 0),
+             TD_E_ARG,
+             "a GPT with width %lld, heads %lld, kv_heads %lld: the heads must divide the "
+             "width, and kv_heads the heads; with rope a head's width must be even",
+             (long long)o->width, (long long)o->heads, (long long)o->kv_heads);
+    TD_CHECK(o->dropout >= 0.0 && o->dropout < 1.0 && o->eps > 0.0 && o->rope_base > 0.0, TD_E_ARG,
+             "a GPT with dropout %g, eps %g, rope_base %g: dropout must be in [0, 1), the "
+             "others above 0",
+             o->dropout, o->eps, o->rope_base);
     return TD_OK;
 }
 

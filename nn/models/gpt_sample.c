@@ -1,6 +1,5 @@
 /* The next token by its logits: temperature, top-k, top-p, repetition penalty. */
 #include "nn/models/gpt_internal.h"
-#include "tensor/extend.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -103,9 +102,8 @@ static td_status gpt_penalise(double *logits, int64_t vocabulary, const int64_t 
                               int64_t count, double penalty)
 {
     bool *seen = penalty != 1.0 ? calloc((size_t)vocabulary, sizeof *seen) : NULL;
-    if (penalty != 1.0 && seen == NULL) {
-        return td_fail(TD_E_NOMEM, "td_gpt_generate: no memory for the repetition penalty");
-    }
+    TD_CHECK(penalty == 1.0 || seen != NULL, TD_E_NOMEM,
+             "td_gpt_generate: no memory for the repetition penalty");
     for (int64_t i = 0; seen != NULL && i < count; i++) {
         double *logit = &logits[tokens[i]];
         if (!seen[tokens[i]]) {
@@ -128,18 +126,15 @@ int64_t td_gpt_sample(double *logits, int64_t vocabulary, const int64_t *tokens,
         finite = finite && isfinite(logits[i]);
         best = logits[i] > logits[best] ? i : best;
     }
-    if (!finite) {
-        return td_fail(TD_E_MISMATCH, "td_gpt_generate: a logit is not finite: the model's weights "
-                                      "are damaged, or its training has diverged");
-    }
+    TD_CHECK(finite, TD_E_MISMATCH,
+             "td_gpt_generate: a logit is not finite: the model's weights "
+             "are damaged, or its training has diverged");
     double temperature = td_or_usual(o->temperature, 1.0), top_p = td_or_usual(o->top_p, 1.0);
     if (temperature == 0.0) {
         return best;
     }
     gpt_choice *all = calloc((size_t)vocabulary, sizeof *all);
-    if (all == NULL) {
-        return td_fail(TD_E_NOMEM, "td_gpt_generate: no memory to choose a token");
-    }
+    TD_CHECK(all != NULL, TD_E_NOMEM, "td_gpt_generate: no memory to choose a token");
     double weight = 0.0;
     for (int64_t i = 0; i < vocabulary; i++) {
         all[i] = (gpt_choice){ (logits[i] - logits[best]) / temperature, i };

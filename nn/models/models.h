@@ -1,7 +1,6 @@
 /* What the models' files share: blocks, and how a family of models is listed. Users do not include
  * this. */
-#ifndef TD_NN_MODELS_MODELS_H
-#define TD_NN_MODELS_MODELS_H
+#pragma once
 
 #include "nn/internal.h"
 
@@ -57,5 +56,3 @@ td_tensor *td_block_conv_norm_fused(td_module *m, td_tensor *x, td_tensor *add, 
  * with torchvision's names. */
 td_module *td_block_squeeze_excitation(int64_t channels, int64_t squeezed,
                                        td_activation activation);
-
-#endif

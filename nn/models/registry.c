@@ -54,20 +54,17 @@ static td_status unknown_model(const char *name)
 
 static td_status check_options(const char *name, const td_model_options *o, bool imagenet_only)
 {
-    if (o->classes < 0 || o->image_size < 0) {
-        return td_fail(TD_E_ARG, "%s: %lld classes, images of %lld pixels: neither can be negative",
-                       name, (long long)o->classes, (long long)o->image_size);
-    }
-    if (!(o->dropout >= 0.0 && o->dropout < 1.0) ||
-        !(o->stochastic_depth >= 0.0 && o->stochastic_depth < 1.0)) {
-        return td_fail(TD_E_ARG,
-                       "%s: dropout %g, stochastic depth %g: probabilities are in [0, 1); TD_ZERO "
-                       "is none",
-                       name, o->dropout, o->stochastic_depth);
-    }
-    if (imagenet_only && o->stem != TD_STEM_IMAGENET) {
-        return td_fail(TD_E_ARG, "%s has no stem for small images; ResNets have", name);
-    }
+    TD_CHECK(o->classes >= 0 && o->image_size >= 0, TD_E_ARG,
+             "%s: %lld classes, images of %lld pixels: neither can be negative", name,
+             (long long)o->classes, (long long)o->image_size);
+    TD_CHECK(o->dropout >= 0.0 && o->dropout < 1.0 && o->stochastic_depth >= 0.0 &&
+                 o->stochastic_depth < 1.0,
+             TD_E_ARG,
+             "%s: dropout %g, stochastic depth %g: probabilities are in [0, 1); TD_ZERO "
+             "is none",
+             name, o->dropout, o->stochastic_depth);
+    TD_CHECK(!imagenet_only || o->stem == TD_STEM_IMAGENET, TD_E_ARG,
+             "%s has no stem for small images; ResNets have", name);
     return TD_OK;
 }
 

@@ -1,7 +1,6 @@
 /* ResNet (He et al. 2015), ResNeXt (Xie et al. 2016) and Wide ResNet (Zagoruyko and Komodakis
  * 2016), as torchvision builds them: names, initialisation and order of draws. */
 #include "nn/models/models.h"
-#include "tensor/extend.h"
 
 #include <string.h>
 

@@ -3,11 +3,8 @@
 
 #include "nn/internal.h"
 #include "nn/onnx/graph.h"
-#include "tensor/extend.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- inputs ---- */
 
@@ -144,16 +141,16 @@ td_status td_onnx_export_at(td_onnx_options options, td_site at)
         options.shape2.dim[0] = 2;
     }
     td_state_list state = td_module_state(options.model);
-    bool *modes = state.count >= 0 ? td_eval_for_now(options.model) : NULL;
     td_status status = TD_E_NOMEM;
-    if (modes != NULL) {
+    if (state.count >= 0) {
+        td_eval_for_now(options.model);
         td_math math = td_math_now();
         td_set_math((td_math){ .precision = TD_PRECISION_FP32 });
         td_step_begin();
         status = export_in_step(&options, &state, at);
         td_step_end();
         td_set_math(math);
-        td_give_modes_back(options.model, modes);
+        td_give_modes_back(options.model);
     }
     td_state_list_free(&state);
     return status;

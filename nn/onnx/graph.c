@@ -2,7 +2,6 @@
 #include "nn/onnx/graph.h"
 
 #include "nn/onnx/onnx.h"
-#include "tensor/extend.h"
 #include "tensor/system/number.h"
 #include "tensor/storage.h"
 #include "tensor/system/temporary.h"
@@ -348,9 +347,7 @@ static td_status write_content(FILE *file, const content *c)
     for (int i = 0; i < c->graph->initializer_count; i++) {
         const td_onnx_value *v = td_onnx_value_of(c->graph, c->graph->initializers[i]);
         void *data = malloc(td_tensor_bytes(&v->tensor) + 1);
-        if (data == NULL) {
-            return td_fail(TD_E_NOMEM, "no memory to write '%s'", v->name);
-        }
+        TD_CHECK(data != NULL, TD_E_NOMEM, "no memory to write '%s'", v->name);
         td_read(&v->tensor, data, v->tensor.dtype);
         fwrite(c->names[i].bytes, 1, c->names[i].count, file);
         fwrite(data, 1, td_tensor_bytes(&v->tensor), file);
@@ -407,11 +404,9 @@ td_status td_onnx_graph_save(td_onnx_graph *graph, const char *path, bool dynami
     td_proto_message(&c.head, MODEL_OPSET, &opset);
     td_proto_length(&c.head, MODEL_GRAPH, length);
     td_proto_bytes(&c.head, inside.bytes, inside.count);
-    if (length > INT32_MAX - c.head.count) {
-        return td_fail(TD_E_UNSUPPORTED,
-                       "'%s' would have %s; an ONNX file has at most 2 GiB: export parts of "
-                       "the model",
-                       path, td_describe_bytes(length));
-    }
+    TD_CHECK(length <= INT32_MAX - c.head.count, TD_E_UNSUPPORTED,
+             "'%s' would have %s; an ONNX file has at most 2 GiB: export parts of "
+             "the model",
+             path, td_describe_bytes(length));
     return write_file(&c, path, (int64_t)(c.head.count + length));
 }

@@ -1,6 +1,5 @@
 /* The graph that is written: nodes and initializers, made from a trace call by call. */
-#ifndef TD_NN_ONNX_GRAPH_H
-#define TD_NN_ONNX_GRAPH_H
+#pragma once
 
 #include "tensor/extra/protobuf.h"
 #include "nn/onnx/trace.h"
@@ -72,5 +71,3 @@ const char *td_onnx_filled(td_onnx_graph *graph, td_dtype dtype, td_shape shape,
 const char *td_onnx_shape_name(td_onnx_graph *graph, const td_onnx_value *value);
 /* ONNX's number of a dtype. */
 int td_onnx_dtype(td_dtype dtype);
-
-#endif

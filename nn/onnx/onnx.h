@@ -1,7 +1,6 @@
 /* Writes a model as an ONNX file, for onnxruntime and other runtimes. docs/onnx.md has the
  * operations. */
-#ifndef TD_NN_ONNX_ONNX_H
-#define TD_NN_ONNX_ONNX_H
+#pragma once
 
 #include "nn/nn.h"
 
@@ -39,5 +38,3 @@ TD_END_C
 
 #define td_onnx_export(...)                                                                        \
     td_onnx_export_at((td_onnx_options){ TD_OPT3(model, shape, path, __VA_ARGS__) }, TD_HERE)
-
-#endif

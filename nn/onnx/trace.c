@@ -1,7 +1,6 @@
 /* Records the operations of one forward, and compares two traces. */
 #include "nn/onnx/trace.h"
 
-#include "tensor/extend.h"
 #include "tensor/storage.h"
 
 #include <string.h>

@@ -1,8 +1,7 @@
 /* A trace: the operations of one forward, as td_record reports them. The trace recognizes a tensor
  * by its address, and retains the memory so that no other tensor gets the address. The trace's own
  * memory belongs to the running step. */
-#ifndef TD_NN_ONNX_TRACE_H
-#define TD_NN_ONNX_TRACE_H
+#pragma once
 
 #include "autograd/tape.h"
 #include "nn/module.h"
@@ -51,5 +50,3 @@ void td_onnx_trace_end(td_onnx_trace *trace);
 /* Compares two traces of one model and notes in both which sizes follow the batch. *differs: the
  * first call that differs, -1: none. */
 void td_onnx_trace_compare(td_onnx_trace *a, td_onnx_trace *b, int *differs);
-
-#endif

@@ -6,7 +6,6 @@
 #include "autograd/tape.h"
 #include "nn/internal.h"
 #include "nn/params_internal.h"
-#include "tensor/extend.h"
 
 #include <stdlib.h>
 

@@ -1,7 +1,6 @@
 /* Ranks that share the optimizer's state, gradients and values (ZeRO): who has which part.
  * Optimizers, clipping and checkpoints ask nn/params.h. */
-#ifndef TD_NN_SHARED_H
-#define TD_NN_SHARED_H
+#pragma once
 
 #include "nn/params.h"
 
@@ -53,5 +52,3 @@ void td_parameter_exchange(td_tensor *t, td_tensor *own, bool leaf);
 td_tensor *td_parameter_like(const td_tensor *t, td_shape shape);
 /* Gives a deferred parameter memory and its values; others stay. TD_E_NOMEM. */
 td_status td_parameter_draw(td_tensor *t);
-
-#endif

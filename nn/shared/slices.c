@@ -3,7 +3,6 @@
 
 #include "nn/internal.h"
 #include "nn/params_internal.h"
-#include "tensor/extend.h"
 #include "tensor/storage.h"
 
 void td_module_set_slicing(td_module *model, td_slicing *slicing)

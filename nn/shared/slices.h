@@ -1,7 +1,6 @@
 /* Slices of tensors: ranks that each keep a part of a parameter and compute with that part alone
  * (dist/slices/). Checkpoints, clipping and checks ask here what the whole tensor is. */
-#ifndef TD_NN_SHARED_SLICES_H
-#define TD_NN_SHARED_SLICES_H
+#pragma once
 
 #include "nn/params.h"
 
@@ -80,5 +79,3 @@ td_status td_cut_gather(const td_slicing *slicing, const td_cut *cut, const td_t
 bool td_slicing_add(const td_slicing *slicing, const td_tensor *parameter, const td_tensor *grad,
                     td_part_sum of, double p);
 double td_slicing_total(const td_slicing *slicing);
-
-#endif

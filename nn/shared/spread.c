@@ -6,7 +6,6 @@
 #include "autograd/tape.h"
 #include "nn/internal.h"
 #include "nn/params_internal.h"
-#include "tensor/extend.h"
 #include "tensor/storage.h"
 
 #include <string.h>
@@ -78,21 +77,6 @@ static td_tensor *new_drawing(const td_params *params)
     return td_new(TD_SHAPE(most), TD_F32, TD_CPU);
 }
 
-static void draw_now(const td_draw *draw, td_tensor *t)
-{
-    td_generator g = draw->generator;
-    if (draw->kind == TD_DRAW_UNIFORM) {
-        td_uniform_(t, draw->low, draw->high, &g);
-    } else if (draw->kind == TD_DRAW_NORMAL) {
-        td_normal_(t, draw->low, draw->high, &g);
-    } else {
-        td_fill_(t, 0.0);
-    }
-    if (draw->has_zero_row) {
-        td_init_zero_row_(t, draw->zero_row);
-    }
-}
-
 /* `part` gets this rank's window, whose first element is `begin` of the parameter's. */
 static void draw_part(const td_tensor *t, td_tensor *drawing, int64_t begin, const td_tensor *part)
 {
@@ -102,7 +86,7 @@ static void draw_part(const td_tensor *t, td_tensor *drawing, int64_t begin, con
         td_tensor whole;
         td_layout_strides(TD_CPU, TD_ROW_MAJOR, td_shape_of(t), stride);
         td_init_header(&whole, drawing->storage, 0, td_shape_of(t), stride, TD_F32);
-        draw_now(draw, &whole);
+        td_draw_now(draw, &whole);
         td_params_read_part(&whole, t, begin, part);
     }
 }
@@ -136,7 +120,7 @@ td_status td_parameter_draw(td_tensor *t)
     td_tensor *own = td_parameter_like(t, td_shape_of(t));
     bool room = drawn != NULL && own != NULL;
     if (room) {
-        draw_now(draw, drawn);
+        td_draw_now(draw, drawn);
         td_copy_(own, drawn);
         td_parameter_exchange(t, own, td_is_leaf(t));
     } else {

@@ -2,7 +2,6 @@
  * multi-head self-attention with relative positions in the place of the 3x3 convolutions, at stride
  * 1. torchvision has none; the sizes are distribuuuu's (20,859,176 parameters at 224). */
 #include "nn/models/models.h"
-#include "tensor/extend.h"
 
 #include <math.h>
 

@@ -1,7 +1,6 @@
 /* DenseNet (Huang et al. 2016): every layer sees the outputs of all layers before it in its block.
  * As torchvision builds it: names, initialisation and order of draws. */
 #include "nn/models/models.h"
-#include "tensor/extend.h"
 
 typedef struct densenet_plan {
     const char *name;

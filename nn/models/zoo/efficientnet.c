@@ -2,7 +2,6 @@
  * squeeze-and-excitation and stochastic depth. As torchvision builds it: names, initialisation and
  * order of draws. */
 #include "nn/models/models.h"
-#include "tensor/extend.h"
 
 #include <math.h>
 

@@ -1,7 +1,6 @@
 /* RegNet (Radosavovic et al. 2020): bottlenecks with grouped convolutions, in Y also with
  * squeeze-and-excitation. As torchvision builds it: names, initialisation and order of draws. */
 #include "nn/models/models.h"
-#include "tensor/extend.h"
 
 #include <math.h>
 
