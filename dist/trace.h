@@ -19,6 +19,9 @@ td_status td_trace_open(const char *path);
 void td_trace_begin(const char *name);
 void td_trace_end(void);
 td_status td_trace_close(void);
+/* Joins what all ranks have written so far into path, while they go on: on rank 0, from any thread,
+ * but not during td_trace_close. In a world of one, and without a trace, it does nothing. */
+td_status td_trace_so_far(void);
 
 /* ---- spans that have ended already ---- */
 

@@ -327,7 +327,7 @@ static bool append_part(FILE *whole, const char *path, bool *empty)
     return true;
 }
 
-static td_status join_parts(void)
+static td_status join_parts(bool last)
 {
     FILE *whole;
     TD_TRY(open_to_write(trace.path, &whole));
@@ -336,7 +336,7 @@ static td_status join_parts(void)
     for (int rank = 0; rank < trace.world; rank++) {
         char *path = path_of_rank(trace.path, rank);
         /* A file on another host's disk is not seen here; it can be opened by itself. */
-        if (path != NULL && append_part(whole, path, &empty)) {
+        if (path != NULL && append_part(whole, path, &empty) && last) {
             unlink(path);
         }
         free(path);
@@ -347,6 +347,11 @@ static td_status join_parts(void)
                        strerror(errno));
     }
     return TD_OK;
+}
+
+td_status td_trace_so_far(void)
+{
+    return td_trace_on() && trace.world > 1 ? join_parts(false) : TD_OK;
 }
 
 td_status td_trace_close(void)
@@ -372,7 +377,7 @@ td_status td_trace_close(void)
         td_status met = td_dist_is_initialized() ? td_barrier(NULL) : TD_OK;
         status = status == TD_OK ? met : status;
         if (status == TD_OK && trace.rank == 0) {
-            status = join_parts();
+            status = join_parts(true);
         }
     }
     forget_paths();

@@ -35,6 +35,8 @@ BEGIN {
     print "]}"
 }' >large.json
 works '8 ranks x 1,000 steps' "$apps/report" large.json -o large.html
+[ "$(stat -c %s large.html)" -lt 1000000 ]
+tap $? 'less than a megabyte'
 python3 "$here/report_browser.py" "$work" >"$work/browser" 2>&1
 tap $? 'in the browser' "$work/browser"
 grep '^#' "$work/browser"

@@ -334,8 +334,8 @@ td_status train_report_begin(train_run *r);
 /* Writes settings.json into --log-dir, on rank 0; TD_E_IO. */
 td_status train_write_settings(const train_run *r);
 td_status train_show_summary(const train_run *r); /* --summary */
-/* Closes the trace; on rank 0 writes the page. */
-td_status train_report_end(const train_run *r);
+/* Closes the trace; on rank 0 ends the server and writes the page. */
+td_status train_report_end(train_run *r);
 
 /* --hash-every (train_hash.c): before the next batch, after its backward, and after the optimizer's
  * step. train_hash does nothing in steps that are not hashed. */

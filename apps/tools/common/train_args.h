@@ -28,6 +28,8 @@ typedef struct train_files {
     bool fresh_optim;   /* a resumed run takes the weights, and not the optimizer's state */
     const char *report; /* the page; NULL: none */
     char report_folder[1024], report_trace[1024 + 16]; /* where --report puts what it is made of */
+    int64_t report_port;                               /* --report-live; 0: none */
+    struct report_live *live;                          /* rank 0's server; NULL: none */
 } train_files;
 
 /* What several processes do. */

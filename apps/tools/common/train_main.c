@@ -1,6 +1,7 @@
 /* How a program that trains begins and ends. */
 #include "apps/tools/common/signals.h"
 #include "apps/tools/common/train.h"
+#include "apps/tools/report/live.h"
 #include "dist/ddp/codec.h"
 #include "dist/trace.h"
 
@@ -62,6 +63,7 @@ td_loader *train_loader(train_run *r, td_sampler *sampler)
 
 static void end(train_run *r)
 {
+    report_live_close(&r->args.files.live);
     metrics_close(r->log.rows);
     hashes_close(r->log.hashes);
     td_loader_close(r->loader);

@@ -1,7 +1,9 @@
 /* --report: what a page about the run is made of (settings, metrics, a trace), and the page at the
  * end. */
 #include "apps/tools/common/train.h"
+#include "apps/tools/report/live.h"
 #include "apps/tools/report/report.h"
+#include "dist/comm/collectives.h"
 #include "dist/trace.h"
 #include "nn/extra/inspect.h"
 #include "tensor/storage.h"
@@ -16,6 +18,9 @@ void train_report_options(train_args *args)
         cli_text("report", "FILE", &args->files.report,
                  "Write a page (HTML) at the end: curves, settings, and where time and memory go. "
                  "What it is made of goes into --log-dir; without one, into FILE without .html"),
+        cli_int("report-live", &args->files.report_port, 1, 65535,
+                "Serve the page of the run so far at http://127.0.0.1:N/, while it trains; with "
+                "--report"),
         { 0 }
     };
     train_args_add(args, table);
@@ -30,11 +35,28 @@ static void name_folder(train_files *f)
              f->report, html ? "" : ".run");
 }
 
+/* From rank 0; all ranks stop if it cannot. */
+static td_status serve_page(train_files *f)
+{
+    td_status status = TD_OK;
+    if (ranks_first()) {
+        status = report_live_open((int)f->report_port, f->log_dir, &f->live);
+    }
+    status = td_dist_is_initialized() ? td_group_agree(td_dist_world(), status) : status;
+    if (status == TD_OK) {
+        td_printf_rank0("the run so far: http://127.0.0.1:%d/\n", (int)f->report_port);
+    }
+    return status;
+}
+
 td_status train_report_begin(train_run *r)
 {
     train_files *f = &r->args.files;
     if (f->report == NULL) {
-        return TD_OK;
+        return f->report_port == 0
+                   ? TD_OK
+                   : td_fail(TD_E_ARG, "--report-live: give --report FILE, too: what the page is "
+                                       "made of goes into its folder");
     }
     if (f->trace != NULL) {
         return td_fail(TD_E_ARG, "--report writes a trace itself, into --log-dir: give one of "
@@ -50,7 +72,8 @@ td_status train_report_begin(train_run *r)
     }
     f->trace = f->report_trace;
     TD_TRY(td_make_folders(f->log_dir));
-    return check_can_save(f->report);
+    TD_TRY(check_can_save(f->report));
+    return f->report_port > 0 ? serve_page(f) : TD_OK;
 }
 
 /* ---- settings.json ---- */
@@ -119,9 +142,10 @@ td_status train_show_summary(const train_run *r)
 
 /* ---- the end ---- */
 
-td_status train_report_end(const train_run *r)
+td_status train_report_end(train_run *r)
 {
-    const train_files *f = &r->args.files;
+    train_files *f = &r->args.files;
+    report_live_close(&f->live);
     TD_TRY(f->trace != NULL ? td_trace_close() : TD_OK);
     if (f->report == NULL || !ranks_first()) {
         return TD_OK;

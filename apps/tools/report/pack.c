@@ -6,11 +6,12 @@
  * follow.
  *
  * Of a long run the events of some steps are all there: the first ones, the typical one, and others
- * at equal distances. In the other steps kernels of one pass that follow each other are one event.
+ * at equal distances. In the other steps kernels of one pass that follow each other are one event,
+ * and so are messages.
  */
 #include "apps/tools/report/report.h"
 
-enum { MOST_EVENTS = 70000, FIRST_STEPS = 3, MEMORY_PARTS = 8 };
+enum { MOST_EVENTS = 32000, FIRST_STEPS = 3, MEMORY_PARTS = 8 };
 
 typedef struct packing {
     FILE *out;
@@ -44,9 +45,9 @@ static void pack_event(packing *p, const report_event *e)
 static bool joins(const report_event *open, const report_event *e, double step)
 {
     return open->kind == e->kind &&
-           (e->kind == REPORT_MEMORY
-                ? e->begin - open->begin < step / MEMORY_PARTS
-                : e->kind <= REPORT_OPTIMIZER && e->begin - open->end < step / 50);
+           (e->kind == REPORT_MEMORY ? e->begin - open->begin < step / MEMORY_PARTS
+                                     : (e->kind <= REPORT_OPTIMIZER || e->kind == REPORT_MESSAGE) &&
+                                           e->begin - open->end < step / 50);
 }
 
 static void pack_lane(FILE *out, const report_trace *t, const report_lane *l, int stride)
@@ -64,7 +65,9 @@ static void pack_lane(FILE *out, const report_trace *t, const report_lane *l, in
         if ((!whole || t->step_count == 0) && stride > 1 && joins(&open, e, length)) {
             open.name = e->kind == REPORT_MEMORY ? e->name : t->name_count + (int)e->kind;
             open.end = fmax(open.end, e->end);
-            open.bytes = e->bytes > open.bytes ? e->bytes : open.bytes;
+            open.bytes = e->kind == REPORT_MESSAGE ? open.bytes + e->bytes
+                         : e->bytes > open.bytes   ? e->bytes
+                                                   : open.bytes;
             continue;
         }
         if (open.kind != REPORT_KINDS) {
@@ -84,9 +87,9 @@ void report_pack(FILE *out, const report_trace *t)
         fputc(',', out);
     }
     for (report_kind kind = REPORT_FORWARD; kind <= REPORT_OPTIMIZER; kind++) {
-        fprintf(out, "\"several kernels, %s\"%s", report_kind_names[kind],
-                kind < REPORT_OPTIMIZER ? "," : "],\"lanes\":[\n");
+        fprintf(out, "\"several kernels, %s\",", report_kind_names[kind]);
     }
+    fputs("\"\",\"several messages\"],\"lanes\":[\n", out); /* by kind: nothing joins waiting */
     for (const report_lane *l = t->lanes; l < t->lanes + t->lane_count; l++) {
         fprintf(out, "%s{\"rank\":%d,\"name\":", l > t->lanes ? "," : "", l->first->rank);
         report_json(out, l->name);
