@@ -20,8 +20,7 @@
  *   more layers and models        nn/extra/layers.h, nn/extra/lora.h
  *   communication                 dist/comm/collectives.h, dist/comm/mesh.h, dist/comm/store.h,
  * dist/ddp/codec.h, dist/ddp/extra.h, dist/graph/captured.h, dist/trace.h */
-#ifndef TANDEM_H
-#define TANDEM_H
+#pragma once
 
 #include "tensor/version.h"
 #include "apps/library/command_line.h"
@@ -39,5 +38,3 @@
 #include "dist/dist.h"
 #include "dist/shard/zero.h"
 #include "dist/slices/slices.h"
-
-#endif

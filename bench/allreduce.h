@@ -1,8 +1,7 @@
 /* What the all-reduce programs have in common: which sizes, how often, and what is printed. A
  * program is a rank: it calls allreduce_measure with its own all-reduce, in place, of f32 in sum;
  * rank 0 writes a line "BYTES MICROSECONDS" for each size, the median of its calls. C and C++. */
-#ifndef TD_BENCH_ALLREDUCE_H
-#define TD_BENCH_ALLREDUCE_H
+#pragma once
 
 #include <stddef.h>
 #include <stdio.h>
@@ -70,5 +69,3 @@ static inline void allreduce_measure(int rank, int size, float *values,
         }
     }
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* The training job of bench_step and bench_overlap: a ResNet on a fixed random batch, SGD with
  * Nesterov momentum. */
-#ifndef TD_BENCH_JOB_H
-#define TD_BENCH_JOB_H
+#pragma once
 
 #include "nn/params.h"
 #include "nn/module.h"
@@ -65,5 +64,3 @@ static inline void train_step(void *user)
         j->touched = true;
     }
 }
-
-#endif

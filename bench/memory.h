@@ -1,7 +1,6 @@
 /* Memory for what is measured, in huge pages where the system gives them, as tandem's arena takes
  * it: otherwise every pixel of a large picture may be a page that the processor has to look up. */
-#ifndef TD_BENCH_MEMORY_H
-#define TD_BENCH_MEMORY_H
+#pragma once
 
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -18,5 +17,3 @@ static inline void *bench_memory(size_t bytes)
     }
     return memory;
 }
-
-#endif

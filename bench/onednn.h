@@ -1,8 +1,7 @@
 /* oneDNN as a peer for single operations (make deps-bench; only bench/ uses it). Each operation
  * takes the layouts that oneDNN likes best for it; onednn_run does not count what converting to
  * them costs. */
-#ifndef TD_BENCH_ONEDNN_H
-#define TD_BENCH_ONEDNN_H
+#pragma once
 
 #include "tensor/cpu/conv.h"
 #include "tensor/cpu/gemm.h"
@@ -35,5 +34,3 @@ bool onednn_converts(const onednn *operation);
 
 /* NULL is fine. */
 void onednn_free(onednn *operation);
-
-#endif

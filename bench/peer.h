@@ -2,8 +2,7 @@
  * line of facts when it is set up; for each `go N` on its standard input it runs N steps and
  * answers with one line of N times in milliseconds; `quit` ends it. So several peers stay alive,
  * idle, while one runs, and rounds interleave. */
-#ifndef TD_BENCH_PEER_H
-#define TD_BENCH_PEER_H
+#pragma once
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,5 +50,3 @@ static inline void bench_serve(const char *facts, void (*step)(void *user), void
         fflush(stdout);
     }
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* The protocol of bench/peer.h for several ranks: rank 0 speaks with run.py and tells the others.
  */
-#ifndef TD_BENCH_RANKS_H
-#define TD_BENCH_RANKS_H
+#pragma once
 
 #include "bench/peer.h"
 #include "tandem.h"
@@ -48,5 +47,3 @@ static inline void bench_serve_ranks(const char *facts, int commands, void (*ste
         }
     }
 }
-
-#endif

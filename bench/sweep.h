@@ -1,7 +1,6 @@
 /* What the sweeps over shapes share: random numbers, measuring two sides in turn, the sorted table.
  */
-#ifndef TD_BENCH_SWEEP_H
-#define TD_BENCH_SWEEP_H
+#pragma once
 
 #include "bench/onednn.h"
 
@@ -28,5 +27,3 @@ void sweep_measure(sweep_row *row, double ms, void (*run)(void *user), void *use
 
 /* Prints the rows, the worst ratio first, and a summary. False if an error is above `limit`. */
 bool sweep_report(sweep_row *rows, int count, double limit);
-
-#endif

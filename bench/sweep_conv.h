@@ -1,7 +1,6 @@
 /* A pass of a convolution in f32 on random data: some elements are compared with sums in double
  * precision, and it is timed in turns with oneDNN's, where that is there. */
-#ifndef TD_BENCH_SWEEP_CONV_H
-#define TD_BENCH_SWEEP_CONV_H
+#pragma once
 
 #include "bench/sweep.h"
 
@@ -16,5 +15,3 @@ double sweep_conv_flops(const td_conv2d_desc *desc);
 /* Takes about 3 * ms. */
 sweep_row sweep_conv_measure(const td_conv2d_desc *desc, td_conv2d_pass pass, td_pool *pool,
                              double ms, uint64_t seed);
-
-#endif

@@ -1,7 +1,6 @@
 /* Random crop, flip and normalisation of 32x32 pictures, from bytes into a batch of floats. Not for
  * users: they call td_dataset_set_transform. */
-#ifndef TD_DATA_AUGMENT_H
-#define TD_DATA_AUGMENT_H
+#pragma once
 
 #include "data/data.h"
 
@@ -42,5 +41,3 @@ td_picture td_augment_draw(const td_image_transform *transform, uint64_t epoch, 
  * pixel lie side by side, as in the CPU's layout [H][W][N][C]. */
 void td_augment_write(const td_byte_values *values, const td_picture *pictures, int count,
                       float *out, const int64_t *stride);
-
-#endif

@@ -1,6 +1,5 @@
 /* Which files the official CIFAR sets consist of. Not for users. */
-#ifndef TD_DATA_CIFAR_FILES_H
-#define TD_DATA_CIFAR_FILES_H
+#pragma once
 
 #include "data/data.h"
 
@@ -31,5 +30,3 @@ const char *td_cifar_named(const char *folder);
 
 /* "a/b" into path; TD_E_ARG if it is too long. */
 td_status td_join_path(char path[TD_CIFAR_PATH], const char *a, const char *b);
-
-#endif

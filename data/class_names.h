@@ -1,7 +1,6 @@
 /* Lists of classes' names: read, written, shown. A label is the place of a name in such a list, so
  * each name stands there once. Users do not include this. */
-#ifndef TD_DATA_CLASS_NAMES_H
-#define TD_DATA_CLASS_NAMES_H
+#pragma once
 
 #include "data/data.h"
 
@@ -30,5 +29,3 @@ int td_class_names_find(const char *const *names, int count, const char *name, i
 /* "2 classes: 'ant', 'bee'", for messages; a long list ends by "...". Returns text. */
 enum { TD_CLASS_LIST = 700 };
 const char *td_class_names_show(const char *const *names, int count, char text[TD_CLASS_LIST]);
-
-#endif

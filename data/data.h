@@ -17,8 +17,7 @@
  *     td_dataset_free(train), td_dataset_free(test), td_dataset_free(all);
  *
  * Close every loader before you free its dataset. */
-#ifndef TD_DATA_DATA_H
-#define TD_DATA_DATA_H
+#pragma once
 
 #include "tensor/extern_c.h"
 #include "tensor/random.h"
@@ -354,5 +353,3 @@ void td_loader_close(td_loader *loader);
     td_loader_open_at((td_loader_options){ TD_OPT1(dataset, __VA_ARGS__) }, TD_HERE)
 
 TD_END_C
-
-#endif

@@ -1,6 +1,5 @@
 /* What datasets, parts of datasets and loaders share. Not for users. */
-#ifndef TD_DATA_DATASET_H
-#define TD_DATA_DATASET_H
+#pragma once
 
 #include "data/data.h"
 #include "tensor/extend.h"
@@ -79,5 +78,3 @@ td_shape td_batch_shape(const td_dataset *dataset, int64_t n);
 /* The shape and dtype of the y of a batch of n. */
 td_shape td_batch_y_shape(const td_dataset *dataset, int64_t n);
 td_dtype td_batch_y_dtype(const td_dataset *dataset);
-
-#endif

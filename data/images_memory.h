@@ -1,7 +1,6 @@
 /* Pictures held in memory as bytes: what CIFAR and the synthetic set have in common. Not for users.
  */
-#ifndef TD_DATA_IMAGES_MEMORY_H
-#define TD_DATA_IMAGES_MEMORY_H
+#pragma once
 
 #include "data/augment.h"
 
@@ -21,5 +20,3 @@ td_images_memory *td_images_memory_new(const char *kind, int64_t length);
 
 /* The pictures behind a dataset or a head of one; NULL: it has none. */
 const td_images_memory *td_images_of(const td_dataset *dataset);
-
-#endif

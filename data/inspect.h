@@ -1,8 +1,7 @@
 /* More about datasets and loaders: raw images and labels, files of a folder, waiting times, and
  * where images are kept. For tools, tests and captured steps; tandem.h does not include this
  * header. */
-#ifndef TD_DATA_INSPECT_H
-#define TD_DATA_INSPECT_H
+#pragma once
 
 #include "data/data.h"
 
@@ -60,5 +59,3 @@ bool td_loader_defer(td_loader *loader);
 void td_loader_make(td_loader *loader);
 
 TD_END_C
-
-#endif

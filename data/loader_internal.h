@@ -1,6 +1,5 @@
 /* A loader, seen from inside: for loader.c, and for what it has in checkpoints (loader_part.c). */
-#ifndef TD_DATA_LOADER_INTERNAL_H
-#define TD_DATA_LOADER_INTERNAL_H
+#pragma once
 
 #include "data/maker.h"
 #include "tensor/part.h"
@@ -72,5 +71,3 @@ td_status td_loader_ask(td_loader *loader, uint64_t epoch, int64_t *index);
 td_status td_loader_draw(td_loader *loader, int64_t begin, int64_t *index);
 
 extern const td_checkpoint_part td_loader_in_checkpoints;
-
-#endif

@@ -1,7 +1,6 @@
 /* What assembles a loader's batches: a ring of batches in CPU memory, which workers fill, or a
  * maker for GPUs (device/). Not for users. */
-#ifndef TD_DATA_MAKER_H
-#define TD_DATA_MAKER_H
+#pragma once
 
 #include "data/dataset.h"
 
@@ -69,5 +68,3 @@ td_batch_maker *td_ring_new(const td_batch_plan *plan);
 bool td_ring_look(td_batch_maker *ring, int64_t batch, td_tensor **x, td_tensor **y);
 /* The memory of a slot. All are alike. */
 const td_batch_memory *td_ring_memory(const td_batch_maker *ring);
-
-#endif

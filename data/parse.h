@@ -1,6 +1,5 @@
 /* The parsers of data files, from memory: what the fuzz targets feed. Not for users. */
-#ifndef TD_DATA_PARSE_H
-#define TD_DATA_PARSE_H
+#pragma once
 
 #include "data/data.h"
 
@@ -48,5 +47,3 @@ td_status td_cifar_check_size(int64_t bytes, td_cifar_kind kind, int64_t most, c
  * ones). */
 td_status td_cifar_parse(const uint8_t *bytes, int64_t records, td_cifar_kind kind,
                          const char *name, uint8_t *pixels, uint8_t *labels);
-
-#endif

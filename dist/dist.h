@@ -23,8 +23,7 @@
  * More functions: dist/comm/collectives.h (groups of some ranks, gather, send, ...),
  * dist/comm/mesh.h, dist/comm/store.h, dist/trace.h, dist/ddp/codec.h, dist/ddp/extra.h,
  * dist/graph/captured.h. tandem.h includes sharding's header, too: dist/shard/zero.h. */
-#ifndef TD_DIST_DIST_H
-#define TD_DIST_DIST_H
+#pragma once
 
 #include "data/data.h"
 #include "dist/comm/comm.h"
@@ -197,5 +196,3 @@ TD_END_C
 #define td_evaluate(...)                                                                           \
     td_evaluate_at((td_evaluate_options){ TD_OPT2(net, loader, __VA_ARGS__) }, TD_HERE)
 #define td_ddp(...) td_ddp_at((td_ddp_options){ TD_OPT1(model, __VA_ARGS__) }, TD_HERE)
-
-#endif

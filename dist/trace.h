@@ -1,7 +1,6 @@
 /* A trace: a timeline of what each rank computed and sent. Open the file with chrome://tracing or
  * ui.perfetto.dev. */
-#ifndef TD_DIST_TRACE_H
-#define TD_DIST_TRACE_H
+#pragma once
 
 #include "dist/comm/collectives.h"
 #include "dist/dist.h"
@@ -34,5 +33,3 @@ void td_trace_span(const char *name, double begin, double end);
 void td_trace_communication(const char *name, double begin, double end, int64_t bytes);
 
 TD_END_C
-
-#endif

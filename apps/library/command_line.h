@@ -1,7 +1,6 @@
 /* The command line of a small program: a table of options "--NAME VALUE" and positional arguments.
  * Part of the library, so that a lesson of apps/ is complete with <tandem.h>. */
-#ifndef TD_APPS_LIBRARY_COMMAND_LINE_H
-#define TD_APPS_LIBRARY_COMMAND_LINE_H
+#pragma once
 
 #include "tensor/error.h"
 #include "tensor/extern_c.h"
@@ -30,5 +29,3 @@ TD_NORETURN void td_refuse_options(const char *usage, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
 TD_END_C
-
-#endif

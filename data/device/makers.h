@@ -1,6 +1,5 @@
 /* Makers of batches for GPUs. Not for users. */
-#ifndef TD_DATA_DEVICE_MAKERS_H
-#define TD_DATA_DEVICE_MAKERS_H
+#pragma once
 
 #include "data/maker.h"
 
@@ -13,5 +12,3 @@ td_batch_maker *td_streamed_new(const td_batch_plan *plan);
  * them: crop, flip and normalisation are the CPU's, bit for bit. NULL with td_last_error(): the
  * images do not fit on the device. */
 td_batch_maker *td_resident_new(const td_batch_plan *plan);
-
-#endif

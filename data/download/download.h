@@ -1,7 +1,6 @@
 /* Fetching an archive, checking it, unpacking it: the parts of td_cifar_download, with everything
  * that a test wants to set. Not for users. */
-#ifndef TD_DATA_DOWNLOAD_DOWNLOAD_H
-#define TD_DATA_DOWNLOAD_DOWNLOAD_H
+#pragma once
 
 #include "data/cifar_files.h"
 
@@ -41,5 +40,3 @@ td_status td_file_md5(const char *path, char hex[33]);
  * appears under its name when it is whole. Any other entry is passed over, so nothing is written
  * elsewhere. */
 td_status td_cifar_unpack(const char *archive, td_cifar_kind kind, const char *folder);
-
-#endif

@@ -1,6 +1,5 @@
 /* Images out of files: decoding into bytes. Users do not include this. */
-#ifndef TD_DATA_IMAGES_BITMAP_H
-#define TD_DATA_IMAGES_BITMAP_H
+#pragma once
 
 #include "data/data.h"
 
@@ -35,5 +34,3 @@ td_status td_bitmap_decode(const td_encoded *image, int rows, td_bitmap *bitmap)
 enum { TD_DECODER_WHY = 256 };
 td_status td_jpeg_read(td_encoded *image, int rows, td_bitmap *bitmap, char why[TD_DECODER_WHY]);
 td_status td_png_read(td_encoded *image, int rows, td_bitmap *bitmap, char why[TD_DECODER_WHY]);
-
-#endif

@@ -1,6 +1,5 @@
 /* The list of a folder of images. Users do not include this. */
-#ifndef TD_DATA_IMAGES_FOLDER_LIST_H
-#define TD_DATA_IMAGES_FOLDER_LIST_H
+#pragma once
 
 #include "data/class_names.h"
 
@@ -20,5 +19,3 @@ td_status td_folder_list_read(const char *root, const char *const *names, int co
 td_status td_folder_list_split(td_folder_list *list, const char *root, double fraction, bool val,
                                uint64_t seed);
 void td_folder_list_free(td_folder_list *list);
-
-#endif

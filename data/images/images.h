@@ -1,7 +1,6 @@
 /* Folders of image files, with a sub-folder for each class: opened, split, and transformed as
  * torchvision does. tandem.h includes this header. */
-#ifndef TD_DATA_IMAGES_IMAGES_H
-#define TD_DATA_IMAGES_IMAGES_H
+#pragma once
 
 #include "data/data.h"
 
@@ -70,5 +69,3 @@ td_dataset *td_image_folder_open_at(td_image_folder_options options, td_site at)
 td_status td_image_read(const char *path, const td_image_folder_transform *transform, td_tensor *x);
 
 TD_END_C
-
-#endif

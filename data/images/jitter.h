@@ -1,7 +1,6 @@
 /* Changes of colour, as PIL's ImageEnhance and torchvision's ColorJitter make them, byte for byte
  * but for hue, where a byte may differ by one. Users do not include this. */
-#ifndef TD_DATA_IMAGES_JITTER_H
-#define TD_DATA_IMAGES_JITTER_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -16,5 +15,3 @@ typedef enum td_jitter_kind {
 
 /* In place: rgb [pixels][3]. */
 void td_jitter(td_jitter_kind kind, double factor, uint8_t *rgb, size_t pixels);
-
-#endif

@@ -1,8 +1,7 @@
 /* Resizing pictures by PIL's antialiased bilinear filter, bit for bit: a triangle as wide as the
  * reduction, weights rounded to 22 bits, first along rows and then along columns, each result
  * rounded to a byte. Users do not include this. */
-#ifndef TD_DATA_IMAGES_RESAMPLE_H
-#define TD_DATA_IMAGES_RESAMPLE_H
+#pragma once
 
 #include "data/images/bitmap.h"
 
@@ -15,5 +14,3 @@ typedef struct td_box {
  * (So a resize with a crop behind it costs what the crop needs, and gives the same bytes.) */
 td_status td_resample(const td_bitmap *from, td_box crop, int width, int height, td_box window,
                       uint8_t *rgb);
-
-#endif

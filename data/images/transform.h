@@ -1,7 +1,6 @@
 /* From a decoded picture to the square that a model sees: what is drawn, and what is done. Users do
  * not include this. */
-#ifndef TD_DATA_IMAGES_TRANSFORM_H
-#define TD_DATA_IMAGES_TRANSFORM_H
+#pragma once
 
 #include "data/images/images.h"
 #include "data/images/jitter.h"
@@ -35,5 +34,3 @@ td_picture_draw td_picture_draw_for(const td_image_folder_transform *t, int widt
 /* Decodes and transforms one picture file to rgb [size][size][3]. */
 td_status td_picture_load(const td_image_folder_transform *t, td_encoded *picture, uint64_t epoch,
                           uint64_t sample, uint8_t *rgb);
-
-#endif

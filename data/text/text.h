@@ -1,7 +1,6 @@
 /* Text as tokens: files of tokens, and the windows of them that a language model learns from.
  * tandem.h includes this header. data/text/tokenizer.h makes tokens of text. */
-#ifndef TD_DATA_TEXT_TEXT_H
-#define TD_DATA_TEXT_TEXT_H
+#pragma once
 
 #include "data/data.h"
 
@@ -71,5 +70,3 @@ td_dataset *td_tokens_open_at(td_tokens_options options, td_site at);
 td_sampler *td_window_sampler(int64_t samples, uint64_t seed);
 
 TD_END_C
-
-#endif

@@ -1,6 +1,5 @@
 /* The layout of token files, for whoever reads and writes them. Not for users. */
-#ifndef TD_DATA_TEXT_TOKEN_FILE_H
-#define TD_DATA_TEXT_TOKEN_FILE_H
+#pragma once
 
 #include "data/text/text.h"
 
@@ -29,5 +28,3 @@ uint32_t td_token_at(const unsigned char *map, const td_token_layout *layout, in
 /* A header for `count` tokens of 2 or 4 bytes. TD_E_ARG: the header cannot say this. */
 td_status td_token_header(int width, int64_t count, int64_t vocabulary,
                           int32_t header[TD_TOKEN_HEADER]);
-
-#endif

@@ -13,8 +13,7 @@
  *
  * Special tokens stand for texts as a whole. In vocab.json they are the tokens that no merge makes.
  * With a file of ranks there is one, "<|endoftext|>", numbered after the largest rank. */
-#ifndef TD_DATA_TEXT_TOKENIZER_H
-#define TD_DATA_TEXT_TOKENIZER_H
+#pragma once
 
 #include "tensor/error.h"
 
@@ -68,5 +67,3 @@ const char *td_tokenizer_bytes(const td_tokenizer *t, int64_t token, size_t *siz
 int64_t td_tokenizer_special(const td_tokenizer *t, const char *text);
 
 TD_END_C
-
-#endif

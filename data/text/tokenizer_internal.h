@@ -1,6 +1,5 @@
 /* A tokenizer, seen from inside: who reads its files, who cuts texts, who joins bytes. */
-#ifndef TD_DATA_TEXT_TOKENIZER_INTERNAL_H
-#define TD_DATA_TEXT_TOKENIZER_INTERNAL_H
+#pragma once
 
 #include "data/text/tokenizer.h"
 
@@ -51,5 +50,3 @@ void td_pattern_free(void *compiled);
 typedef td_status (*td_piece_sink)(void *user, const char *piece, size_t size);
 td_status td_text_pieces(const void *compiled, const char *text, size_t size, td_piece_sink sink,
                          void *user);
-
-#endif

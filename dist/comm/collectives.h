@@ -2,8 +2,7 @@
  * and memory that a backend reduces without a copy. tandem.h does not include this header. The
  * rules of dist/comm/comm.h for tensors, `work` and errors apply here, too. Group NULL means the
  * world. */
-#ifndef TD_DIST_COLLECTIVES_H
-#define TD_DIST_COLLECTIVES_H
+#pragma once
 
 #include "dist/comm/comm.h"
 
@@ -88,5 +87,3 @@ bool td_group_can_weave(td_group *group);
 void *td_group_weave(td_group *group, const td_tensor *memory, const int64_t *cuts, int pieces);
 
 TD_END_C
-
-#endif

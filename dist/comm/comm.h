@@ -13,8 +13,7 @@
  *
  * More functions: dist/comm/collectives.h (groups of some ranks, gather, ...), dist/comm/mesh.h,
  * dist/comm/store.h. */
-#ifndef TD_DIST_COMM_H
-#define TD_DIST_COMM_H
+#pragma once
 
 #include "tensor/extern_c.h"
 #include "tensor/tensor.h"
@@ -147,5 +146,3 @@ TD_END_C
 #define td_dist_init(...) td_dist_init_at((td_dist_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 #define td_spawn(...)                                                                              \
     td_spawn_at((td_spawn_options){ TD_OPT3(fn, arg, nprocs, __VA_ARGS__) }, TD_HERE)
-
-#endif

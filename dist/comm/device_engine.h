@@ -6,8 +6,7 @@
  * With an engine nothing waits for the GPU. A collective runs after all earlier work of the GPU,
  * and td_work_wait makes later work of the GPU run after the collective. The host waits only if
  * td_work_wait has a time-out. */
-#ifndef TD_DIST_DEVICE_ENGINE_H
-#define TD_DIST_DEVICE_ENGINE_H
+#pragma once
 
 #include "dist/comm/engine.h"
 #include "tensor/backend.h"
@@ -82,5 +81,3 @@ td_status td_staged_submit(td_group *group, const td_collective *c, td_device de
 td_status td_staged_end(td_group *group, td_host_copy *staged, td_status status);
 /* Frees a list of such memory. */
 void td_staged_free(td_host_copy *list);
-
-#endif

@@ -1,8 +1,7 @@
 /* The table that a communication engine for CPU memory implements: shm, gloo, mpi. The core
  * (group.c) owns the queue, the communication thread, the work handles, the watchdog and the
  * sequence numbers; an engine moves bytes. */
-#ifndef TD_DIST_ENGINE_H
-#define TD_DIST_ENGINE_H
+#pragma once
 
 #include "dist/comm/comm.h"
 #include "dist/comm/store.h"
@@ -141,5 +140,3 @@ double td_groups_cpu_seconds(td_group *const *groups, int count);
 
 /* What the group's engine has moved, counted where it moves it; GPUs' collectives are not in it. */
 uint64_t td_group_moved(const td_group *group);
-
-#endif

@@ -1,6 +1,5 @@
 /* A process group, internal view. */
-#ifndef TD_DIST_GROUP_H
-#define TD_DIST_GROUP_H
+#pragma once
 
 #include "dist/comm/engine.h"
 #include "dist/comm/device_engine.h"
@@ -70,5 +69,3 @@ td_status td_text_of_root(td_group *group, const char *mine, int64_t length, cha
 
 /* When the group ends: its registered memory that tensors still use ends with it. */
 void td_group_forget_memory(td_group *group);
-
-#endif

@@ -8,8 +8,7 @@
  *     net = td_ddp(net, .strategy = td_zero(3), .mesh = mesh);
  *     ...
  *     td_mesh_free(mesh);                       (after the model, before td_dist_destroy) */
-#ifndef TD_DIST_MESH_H
-#define TD_DIST_MESH_H
+#pragma once
 
 #include "dist/comm/comm.h"
 
@@ -58,5 +57,3 @@ void td_mesh_free(td_mesh *mesh);
 td_status td_mesh_read(const char *text, int ranks, int sizes[TD_MESH_DIMS]);
 
 TD_END_C
-
-#endif

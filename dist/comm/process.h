@@ -1,6 +1,5 @@
 /* Other processes of this host. */
-#ifndef TD_DIST_PROCESS_H
-#define TD_DIST_PROCESS_H
+#pragma once
 
 #include "tensor/error.h"
 
@@ -28,5 +27,3 @@ bool td_stderr_is_read(double seconds);
 
 /* For reports: "its process, pid 123, is stopped"; does not change text if that is not so. */
 void td_process_note(pid_t pid, char *text, size_t size);
-
-#endif

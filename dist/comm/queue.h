@@ -7,8 +7,7 @@
  * after the other.
  *
  * Denormals count as zero in all collectives (td_flush_denormals). */
-#ifndef TD_DIST_QUEUE_H
-#define TD_DIST_QUEUE_H
+#pragma once
 
 #include "dist/comm/engine.h"
 
@@ -78,5 +77,3 @@ td_work *td_work_of_device(td_group *group, const td_collective *c, struct td_de
 /* Waits until no thread drives the engine. No thread drives it until td_engine_release. */
 void td_engine_acquire(td_group *group);
 void td_engine_release(td_group *group);
-
-#endif

@@ -1,6 +1,5 @@
 /* Rendezvous: finds this process's rank and the store, and waits for all ranks. */
-#ifndef TD_DIST_RENDEZVOUS_H
-#define TD_DIST_RENDEZVOUS_H
+#pragma once
 
 #include "dist/comm/comm.h"
 #include "dist/comm/store.h"
@@ -66,5 +65,3 @@ typedef struct td_rendezvous_plan {
 
 /* Reads options and environment only. */
 td_status td_rendezvous_plan_make(const td_dist_options *options, td_rendezvous_plan *plan);
-
-#endif

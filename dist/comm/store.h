@@ -1,8 +1,7 @@
 /* Stores: key-value services that all ranks can reach. Ranks find each other through a store.
  * td_dist_init makes a store by itself; this header is for stores and launchers of your own. Any
  * thread may call these functions. */
-#ifndef TD_DIST_STORE_H
-#define TD_DIST_STORE_H
+#pragma once
 
 #include "tensor/error.h"
 #include "tensor/extern_c.h"
@@ -126,5 +125,3 @@ td_status td_file_store_open(const char *path, const char *run_id, double timeou
 td_status td_prefix_store_open(td_store *base, const char *prefix, td_store **store);
 
 TD_END_C
-
-#endif

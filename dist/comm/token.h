@@ -1,7 +1,6 @@
 /* A job's token: 128 random bits that each process of the job knows. Clients and server of a TCP
  * store prove to each other that they know the token, without sending it (wire.h). */
-#ifndef TD_DIST_TOKEN_H
-#define TD_DIST_TOKEN_H
+#pragma once
 
 #include "tensor/error.h"
 
@@ -42,5 +41,3 @@ bool td_proofs_equal(const unsigned char a[TD_PROOF_BYTES], const unsigned char 
 /* HMAC-SHA256 (RFC 2104). */
 void td_hmac_sha256(const void *key, size_t key_size, const void *message, size_t size,
                     unsigned char digest[TD_PROOF_BYTES]);
-
-#endif

@@ -1,6 +1,5 @@
 /* Reports on collectives that do not end: which rank has entered which collective. */
-#ifndef TD_DIST_WATCHDOG_H
-#define TD_DIST_WATCHDOG_H
+#pragma once
 
 #include "dist/comm/engine.h"
 
@@ -40,5 +39,3 @@ td_status td_watchdog_start(td_group *group);
  * machine) since something began. They do not count as waiting. */
 double td_watchdog_stood(const td_group *group, double begun);
 void td_watchdog_stop(td_group *group);
-
-#endif

@@ -1,8 +1,7 @@
 /* Communication hooks: codecs that decide what DDP sends in place of a bucket's gradients. A td_ddp
  * has at most one codec (td_ddp_options.comm_hook or .codec), with one state on each rank. Without
  * a codec DDP sends the gradients themselves. */
-#ifndef TD_DIST_CODEC_H
-#define TD_DIST_CODEC_H
+#pragma once
 
 #include "dist/dist.h"
 #include "nn/module.h"
@@ -80,5 +79,3 @@ TD_END_C
     (&TD_LVALUE(td_powersgd_options,                                                               \
                 (td_powersgd_options){ .codec = td_codec_powersgd, __VA_ARGS__, .end_ = 0 })       \
           .codec)
-
-#endif

@@ -8,8 +8,7 @@
  *   codec.h       what travels in place of a bucket's gradients
  * Everything else hangs on events of a step (td_ddp_part) and lies in ddp/extra/: the check that
  * all ranks have the same model, statistics, unused parameters, uneven inputs. */
-#ifndef TD_DIST_DDP_H
-#define TD_DIST_DDP_H
+#pragma once
 
 #include "dist/ddp/codec.h"
 #include "dist/dist.h"
@@ -225,5 +224,3 @@ static inline td_tensor td_ddp_stretch(const td_tensor *flat, int64_t begin, int
     view.shape[0] = count;
     return view;
 }
-
-#endif

@@ -16,8 +16,7 @@
  * buckets before it are queued. (A ready hook does that, autograd/hooks.h, on td_backward's
  * thread.) The group's communication thread (or NCCL's stream) carries it out, while backward goes
  * on. The end of td_backward waits for all buckets. */
-#ifndef TD_DIST_DDP_EXTRA_H
-#define TD_DIST_DDP_EXTRA_H
+#pragma once
 
 #include "dist/dist.h"
 
@@ -69,5 +68,3 @@ td_ddp_stats td_ddp_last_stats(const td_module *net);
 void td_ddp_print_stats(const td_module *net, FILE *out);
 
 TD_END_C
-
-#endif

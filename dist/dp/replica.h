@@ -2,8 +2,7 @@
  * own step and tape, which live as long as the calling thread's step.
  *
  * One command at a time: start a forward or a backward, then wait for it. */
-#ifndef TD_DIST_REPLICA_H
-#define TD_DIST_REPLICA_H
+#pragma once
 
 #include "nn/nn.h"
 #include "nn/module.h"
@@ -36,5 +35,3 @@ const td_tensor *td_replica_grad(const td_replica *r, int index);
 /* Waits for the running command. Returns the message of the programming mistake that ended it, or
  * NULL. */
 const char *td_replica_wait(td_replica *r);
-
-#endif

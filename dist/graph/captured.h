@@ -1,6 +1,5 @@
 /* Captured and autotuned steps on several ranks (tensor/graph/captured.h, tensor/tune/tune.h). */
-#ifndef TD_DIST_GRAPH_CAPTURED_H
-#define TD_DIST_GRAPH_CAPTURED_H
+#pragma once
 
 #include "dist/dist.h"
 #include "tensor/tune/tune.h"
@@ -24,5 +23,3 @@ const td_captured_peers *td_group_captured(td_group *group);
 td_status td_autotune_agree(td_group *group, td_autotune_stats *stats);
 
 TD_END_C
-
-#endif

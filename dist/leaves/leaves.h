@@ -21,8 +21,7 @@
  *         }
  *         td_optim_step(optim);
  *     }                                                                                         */
-#ifndef TD_DIST_LEAVES_H
-#define TD_DIST_LEAVES_H
+#pragma once
 
 #include "dist/dist.h"
 
@@ -81,5 +80,3 @@ TD_END_C
                                                         TD_NAME(count) __VA_ARGS__,                \
                                                         .end_ = 0 })                               \
           .head)
-
-#endif

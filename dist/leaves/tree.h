@@ -16,8 +16,7 @@
  *     [0,2)  [2,4)    [4,6)  [6,8)           rank 1: [2,4) 4
  *      / \    / \      / \    / \            rank 2: 5 [6,8)
  *     0   1  2   3    4   5  6   7       which the ranks add together */
-#ifndef TD_DIST_LEAVES_TREE_H
-#define TD_DIST_LEAVES_TREE_H
+#pragma once
 
 #include "dist/ddp/ddp.h"
 #include "dist/leaves/leaves.h"
@@ -92,5 +91,3 @@ extern const td_leaf_way td_leaf_whole, td_leaf_dealt;
 td_leaves *td_leaves_of(const td_ddp_state *s);
 /* The running leaf. */
 int td_leaf_number(const td_leaves *v);
-
-#endif

@@ -14,8 +14,7 @@
  *             td_optim_step(optim);
  *         }
  *     } */
-#ifndef TD_DIST_PIPELINE_PIPELINE_H
-#define TD_DIST_PIPELINE_PIPELINE_H
+#pragma once
 
 #include "dist/dist.h"
 
@@ -94,5 +93,3 @@ TD_END_C
     td_pipeline_at((td_pipeline_options){ TD_OPT1(model, __VA_ARGS__) }, TD_HERE)
 #define td_pipeline_step(...)                                                                      \
     td_pipeline_step_at((td_pipeline_step_options){ TD_OPT3(model, x, y, __VA_ARGS__) }, TD_HERE)
-
-#endif

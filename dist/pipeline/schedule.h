@@ -1,7 +1,6 @@
 /* Schedules of a pipeline: what each rank does in a step, in order. Nothing here computes or sends:
  * a schedule is a list of actions, which pipeline.c follows and which is drawn. */
-#ifndef TD_DIST_PIPELINE_SCHEDULE_H
-#define TD_DIST_PIPELINE_SCHEDULE_H
+#pragma once
 
 #include "tensor/error.h"
 
@@ -40,5 +39,3 @@ typedef struct td_span {
  * spans[rank * count + i] is the rank's i-th action. Returns the time of all; negative: a deadlock,
  * or memory is short. */
 double td_plan_play(const td_plan *plan, const double cost[3], td_span *spans);
-
-#endif

@@ -1,6 +1,5 @@
 /* A pipeline from the inside. */
-#ifndef TD_DIST_PIPELINE_STAGES_H
-#define TD_DIST_PIPELINE_STAGES_H
+#pragma once
 
 #include "dist/comm/collectives.h"
 #include "dist/pipeline/pipeline.h"
@@ -91,5 +90,3 @@ static inline td_pipe_slot *td_pipe_slot_of(const td_pipe *p, int chunk, int mic
     const td_pipe_chunk *c = &p->chunks[chunk];
     return &c->slots[micro % c->count];
 }
-
-#endif

@@ -23,8 +23,7 @@
  * because a rank steps after all units are averaged: that takes the gradients of every rank, and a
  * rank has a unit's gradients when it has read the unit's values for the last time. The second
  * holds because all ranks meet after a step. */
-#ifndef TD_DIST_SHARD_H
-#define TD_DIST_SHARD_H
+#pragma once
 
 #include "dist/ddp/ddp.h"
 #include "dist/shard/zero.h"
@@ -138,5 +137,3 @@ td_status td_shard_average(td_ddp_state *s, td_ddp_unit *unit, td_tensor *t);
 void td_shard_keep_grads(td_shard_unit *u);
 td_status td_shard_average_replicas(td_shard_unit *u, td_work **work);
 void td_shard_drop_grads(td_shard_unit *u);
-
-#endif

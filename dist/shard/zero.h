@@ -8,8 +8,7 @@
  *
  *     net = td_ddp(net, .strategy = td_zero(3));
  *     net = td_ddp(net, .strategy = td_zero(3, .offload = "cpu"), .mesh = mesh); */
-#ifndef TD_DIST_ZERO_H
-#define TD_DIST_ZERO_H
+#pragma once
 
 #include "dist/dist.h"
 
@@ -138,5 +137,3 @@ TD_END_C
                                                     TD_NAME(stage) __VA_ARGS__,                    \
                                                     .end_ = 0 })                                   \
           .strategy)
-
-#endif

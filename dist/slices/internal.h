@@ -1,6 +1,5 @@
 /* What the files of dist/slices share. */
-#ifndef TD_DIST_SLICES_INTERNAL_H
-#define TD_DIST_SLICES_INTERNAL_H
+#pragma once
 
 #include "dist/slices/slices.h"
 #include "nn/internal.h"
@@ -51,5 +50,3 @@ td_tensor *td_slices_gather_rows(const td_slices *s, td_tensor *rows, td_site at
 /* This rank's rows of the sum of all ranks' tensors. */
 td_tensor *td_slices_sum_rows(const td_slices *s, td_tensor *all, td_site at);
 td_tensor *td_slices_add_bias(const td_slices *s, td_tensor *x, td_tensor *b, td_site at);
-
-#endif

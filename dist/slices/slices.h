@@ -23,8 +23,7 @@
  *
  * Checkpoints have whole tensors, byte for byte those of one process: a file that was saved on any
  * number of ranks loads on any other. All ranks of the model save and load. */
-#ifndef TD_DIST_SLICES_H
-#define TD_DIST_SLICES_H
+#pragma once
 
 #include "dist/dist.h"
 
@@ -91,5 +90,3 @@ TD_END_C
 #define td_tensor_parallel(...)                                                                    \
     td_tensor_parallel_at(                                                                         \
         (td_tensor_parallel_options){ TD_OPT3(model, rules, count, __VA_ARGS__) }, TD_HERE)
-
-#endif

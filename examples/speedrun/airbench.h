@@ -1,7 +1,6 @@
 /* The network of airbench94 (Jordan 2024) for images [N,3,32,32]: a whitening convolution, three
  * blocks, and scaled logits [N,classes]. docs/speedrun.md trains the network. */
-#ifndef EXAMPLES_SPEEDRUN_AIRBENCH_H
-#define EXAMPLES_SPEEDRUN_AIRBENCH_H
+#pragma once
 
 #include "nn/nn.h"
 
@@ -24,5 +23,3 @@ td_tensor *airbench_whiten(td_module *airbench, bool bias);
 /* ---- what you call ---- */
 
 #define airbench_new(...) airbench_new_at((airbench_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
-
-#endif

@@ -1,7 +1,6 @@
 /* Lookahead (Zhang et al. 2019): slow weights follow the trained (fast) weights, and every few
  * steps the fast weights are set to the slow ones. */
-#ifndef EXAMPLES_SPEEDRUN_LOOKAHEAD_H
-#define EXAMPLES_SPEEDRUN_LOOKAHEAD_H
+#pragma once
 
 #include "nn/nn.h"
 
@@ -20,5 +19,3 @@ void lookahead_set_decay(lookahead *lookahead, double decay);
  * the slow weights. Captured steps with an update are a kind of their own (td_captured_run_kind).
  */
 void lookahead_update(lookahead *lookahead);
-
-#endif

@@ -1,7 +1,6 @@
 /* The recipes of the CIFAR-10 speed run (Jordan 2024, airbench94, and its variant with Muon): what
  * is trained how, and how it is tested. */
-#ifndef EXAMPLES_SPEEDRUN_H
-#define EXAMPLES_SPEEDRUN_H
+#pragma once
 
 #include "apps/tools/common/runner.h"
 #include "tandem.h"
@@ -61,5 +60,3 @@ void speedrun_free(speedrun *s);
  * each, the others 1/8. The transform gives mean and std, and stays. */
 td_status speedrun_test(td_module *net, td_dataset *whole, const td_dataset *test,
                         const td_image_transform *transform, bool views, double *accuracy);
-
-#endif

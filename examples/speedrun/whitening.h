@@ -1,7 +1,6 @@
 /* A first convolution that whitens: what comes out of it for patches of the given images is
  * uncorrelated and of variance 1. */
-#ifndef EXAMPLES_SPEEDRUN_WHITENING_H
-#define EXAMPLES_SPEEDRUN_WHITENING_H
+#pragma once
 
 #include "tandem.h"
 
@@ -15,5 +14,3 @@ td_status whitening_init(td_tensor *weight, const td_tensor *images, double eps)
  * positive, so that the result does not depend on the way. By Jacobi's rotations: accurate to
  * rounding, and quick enough up to some hundred rows. */
 void symmetric_eigen(double *a, int n, double *values, double *vectors);
-
-#endif

@@ -3,8 +3,7 @@
  *     td_optim *optim = td_sgd(td_parameters(net), .lr = 0.1, .momentum = 0.9);
  *     ... td_zero_grad(optim); td_backward(loss); td_optim_step(optim); ...
  *     td_optim_free(optim);      (before td_module_free(net))                                    */
-#ifndef TD_NN_OPTIM_H
-#define TD_NN_OPTIM_H
+#pragma once
 
 #include "nn/nn.h"
 #include "tensor/extern_c.h"
@@ -116,5 +115,3 @@ double td_schedule_lr(const td_schedule *schedule, double position);
     td_optim_set_at((td_optim_set_options){ TD_OPT2(optim, group, __VA_ARGS__) }, TD_HERE)
 
 TD_END_C
-
-#endif

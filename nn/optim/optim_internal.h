@@ -1,7 +1,6 @@
 /* Optimizers, seen from inside: what each optimizer fills in, and what a checkpoint reads. Users
  * do not include this. */
-#ifndef TD_NN_OPTIM_INTERNAL_H
-#define TD_NN_OPTIM_INTERNAL_H
+#pragma once
 
 #include "nn/extra/inspect.h"
 #include "nn/optim/skips.h"
@@ -67,5 +66,3 @@ td_optim *td_adam_of_kind(const td_optim_kind *kind, td_adam_options options, td
 const td_optim_group_settings *td_optim_settings(const td_optim *optim, int i);
 /* Fails unless a learning rate is given, finite and not negative. */
 void td_require_lr(double lr, const char *what, td_site at);
-
-#endif

@@ -1,6 +1,5 @@
 /* Captured steps that the device has skipped for a loss scaler (nn/extra/scaler.h). */
-#ifndef TD_NN_OPTIM_SKIPS_H
-#define TD_NN_OPTIM_SKIPS_H
+#pragma once
 
 #include "nn/params.h"
 
@@ -24,5 +23,3 @@ int64_t td_skips_step(td_skips *s, const td_params *params);
 /* If there is a scaler: lets the slice's kernel, in a captured step, read the scaler's decision and
  * its count of skipped steps. step: the step's number as the host counts it. */
 void td_skips_ask(const td_skips *s, const td_params *params, td_optim_slice *slice, int64_t step);
-
-#endif

@@ -1,6 +1,5 @@
 /* For tests: the cases of operations (tests/autograd/ops_cases.def), and inputs for them. */
-#ifndef TD_TESTS_OPS_CASES_H
-#define TD_TESTS_OPS_CASES_H
+#pragma once
 
 #include "autograd/autograd.h"
 #include "autograd/gradcheck.h"
@@ -37,5 +36,3 @@ double relative_l2(const double *a, const double *b, int64_t n);
 
 /* A small deterministic generator for test data: uniform in [-1, 1), exact in float. */
 double test_uniform(uint64_t *state);
-
-#endif

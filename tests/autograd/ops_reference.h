@@ -1,8 +1,7 @@
 /* For tests: slow operations in double precision, written as their formulas read. Arrays are
  * row-major; each element may come with the sum of the absolute terms that it was summed from,
  * against which its error is measured. */
-#ifndef TD_TESTS_OPS_REFERENCE_H
-#define TD_TESTS_OPS_REFERENCE_H
+#pragma once
 
 #include "autograd/autograd.h"
 
@@ -61,5 +60,3 @@ ref ref_softmax(ref x, int dim, bool log);
 ref ref_cross_entropy(ref logits, ref labels, double smoothing);
 ref ref_dropout(ref x, double p, td_philox_key key, uint64_t counter);
 ref ref_embedding(ref index, ref table);
-
-#endif

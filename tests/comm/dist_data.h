@@ -1,6 +1,5 @@
 /* For tests of collectives: data that every rank can make for every rank, and serial results. */
-#ifndef TD_TESTS_DIST_DATA_H
-#define TD_TESTS_DIST_DATA_H
+#pragma once
 
 #include "tests/help/dist_procs.h"
 
@@ -21,5 +20,3 @@ dist_data dist_data_make(td_dtype dtype, int64_t n, int size, uint64_t seed);
 void dist_data_reduce(dist_data *d, td_reduction op);
 void dist_data_free(dist_data *d);
 size_t dist_data_bytes(const dist_data *d, int64_t n); /* of n elements */
-
-#endif

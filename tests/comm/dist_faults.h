@@ -1,6 +1,5 @@
 /* For tests of faults: survivors and what they were told. */
-#ifndef TD_TESTS_DIST_FAULTS_H
-#define TD_TESTS_DIST_FAULTS_H
+#pragma once
 
 #include "tests/help/dist_procs.h"
 
@@ -28,5 +27,3 @@ int fault_report(td_status status);
 
 /* In the parent: the rank has ended as a survivor. Otherwise the test fails with its output. */
 void assert_survived(const procs_end *ends, int rank);
-
-#endif

@@ -1,6 +1,5 @@
 /* For tests of the TCP store's server: connections that speak its protocol by hand. */
-#ifndef TD_TESTS_DIST_RAW_H
-#define TD_TESTS_DIST_RAW_H
+#pragma once
 
 #include "dist/comm/store/wire.h"
 
@@ -83,5 +82,3 @@ static inline size_t raw_request(unsigned char *bytes, uint32_t op, const char *
     }
     return TD_WIRE_REQUEST_BYTES + key_size + value_size;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* For tests: a server of a TCP store that asks for a token, and a client that has the token. */
-#ifndef TD_TESTS_DIST_SERVED_H
-#define TD_TESTS_DIST_SERVED_H
+#pragma once
 
 #include "dist/comm/store/tcp.h"
 #include "tests/comm/dist_raw.h"
@@ -26,5 +25,3 @@ static inline void end(served s)
     td_store_close(s.store);
     td_tcp_server_stop(s.server);
 }
-
-#endif

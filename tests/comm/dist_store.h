@@ -1,6 +1,5 @@
 /* For tests of stores: what a key holds. */
-#ifndef TD_TESTS_DIST_STORE_H
-#define TD_TESTS_DIST_STORE_H
+#pragma once
 
 #include "dist/comm/store.h"
 
@@ -19,5 +18,3 @@ static inline void assert_text(td_store *store, const char *key, const char *wan
     assert_string_equal(text, wanted);
     free(text);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* A store in this process's memory, for many messages. */
-#ifndef TD_TESTS_MEMORY_STORE_H
-#define TD_TESTS_MEMORY_STORE_H
+#pragma once
 
 #include "dist/comm/store/table.h"
 
@@ -34,5 +33,3 @@ static const td_store_kind memory_kind = { "memory", memory_call, NULL };
     {                                                                                              \
         .store = { &memory_kind, 60 }, .lock = PTHREAD_MUTEX_INITIALIZER                           \
     }
-
-#endif

@@ -1,6 +1,5 @@
 /* Doubles of NCCL and of a device's streams: every call is a line of a log, nothing happens. */
-#ifndef TD_TESTS_NCCL_DOUBLE_H
-#define TD_TESTS_NCCL_DOUBLE_H
+#pragma once
 
 #include "dist/comm/engines/nccl/nccl.h"
 
@@ -36,5 +35,3 @@ td_status fake_engine_new(td_store *store, int rank, int size, double timeout,
 /* Rank 0 of `size`, which joins at the fourth poll. The doubles begin anew. */
 td_device_engine *fake_engine_open(int size);
 td_store *fake_store_open(void);
-
-#endif

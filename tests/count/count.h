@@ -1,8 +1,7 @@
 /* A stand-in for CUDA's runtime under kernels that nvcc has compiled: nothing runs, every launch is
  * counted with the bytes of memory that it reads and writes. Memory of the device is addresses
  * alone. cuDNN and cuBLASLt are replaced at the level of tensor/cuda/products.h (ld's --wrap). */
-#ifndef TD_TESTS_COUNT_COUNT_H
-#define TD_TESTS_COUNT_COUNT_H
+#pragma once
 
 #include <stdint.h>
 
@@ -26,5 +25,3 @@ void count_launch(const char *name, double bytes, int64_t scalars);
 void count_wait(void);
 /* A kernel, by its symbol, with the addresses of its arguments. */
 void count_kernel(const char *symbol, void **arguments);
-
-#endif

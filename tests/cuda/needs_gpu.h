@@ -1,6 +1,5 @@
 /* For tests of GPUs, real or emulated. */
-#ifndef TD_TESTS_NEEDS_GPU_H
-#define TD_TESTS_NEEDS_GPU_H
+#pragma once
 
 #include "tensor/device.h"
 
@@ -19,5 +18,3 @@ static inline bool have_gpu(int number)
             skip();                                                                                \
         }                                                                                          \
     } while (0)
-
-#endif

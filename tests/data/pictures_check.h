@@ -1,7 +1,6 @@
 /* For tests of pictures: files in tests/pictures, and what PIL and torchvision made of them
  * (tests/data/make_pictures.py). */
-#ifndef TD_TESTS_PICTURES_CHECK_H
-#define TD_TESTS_PICTURES_CHECK_H
+#pragma once
 
 #include "data/images/bitmap.h"
 #include "nn/io/safetensors.h"
@@ -31,5 +30,3 @@ td_bitmap pictures_decode(const char *name, int rows);
 
 /* Fails unless the bytes are refused, by a message with this in it. */
 void pictures_assert_bad(const uint8_t *bytes, size_t size, const char *says);
-
-#endif

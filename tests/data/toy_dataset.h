@@ -1,6 +1,5 @@
 /* For tests of the loader: a dataset that can be slow or fail. */
-#ifndef TD_TESTS_TOY_DATASET_H
-#define TD_TESTS_TOY_DATASET_H
+#pragma once
 
 #include "data/data.h"
 
@@ -16,5 +15,3 @@ toy make_toy(int64_t length); /* quick, and never fails; nothing to free */
 /* Takes the rest of an epoch, which must not fail; writes its samples in order, returns how many.
  */
 int64_t take_epoch(td_loader *loader, int64_t *samples);
-
-#endif

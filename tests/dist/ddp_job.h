@@ -1,6 +1,5 @@
 /* For tests of data parallelism: small training jobs whose data can be cut into ranks' shares. */
-#ifndef TD_TESTS_DDP_JOB_H
-#define TD_TESTS_DDP_JOB_H
+#pragma once
 
 #include "tandem.h"
 
@@ -40,5 +39,3 @@ double job_grad_distance(td_module *a, td_module *b);
 uint64_t job_hash(const td_module *net);
 /* Whether all ranks of the world have this number. */
 bool job_all_same(uint64_t hash);
-
-#endif

@@ -1,6 +1,5 @@
 /* For tests of leaves: runs whose hash does not depend on the layout. */
-#ifndef TD_TESTS_LEAF_RUN_H
-#define TD_TESTS_LEAF_RUN_H
+#pragma once
 
 #include "dist/leaves/leaves.h"
 #include "dist/shard/zero.h"
@@ -26,5 +25,3 @@ typedef struct leaf_case {
 
 /* The hash of weights, running statistics, averages and losses after a run on so many ranks. */
 uint64_t leaf_hash(const leaf_case *c, int ranks);
-
-#endif

@@ -1,6 +1,5 @@
 /* For tests of pipelines: models that are chains, their batches, and what differs after a run. */
-#ifndef TD_TESTS_PIPE_MODEL_H
-#define TD_TESTS_PIPE_MODEL_H
+#pragma once
 
 #include "nn/nn.h"
 #include "dist/dist.h"
@@ -31,5 +30,3 @@ typedef struct pipe_inside {
     int stage; /* of td_zero */
     pipe_kind kind;
 } pipe_inside;
-
-#endif

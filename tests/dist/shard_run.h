@@ -1,7 +1,6 @@
 /* What the tests of sharding do on each rank: a small model under td_ddp with a way of sharding,
  * one of several optimizers, and steps with what else a step may do. */
-#ifndef TD_TESTS_SHARD_RUN_H
-#define TD_TESTS_SHARD_RUN_H
+#pragma once
 
 #include "nn/extra/ema.h"
 #include "nn/extra/scaler.h"
@@ -69,5 +68,3 @@ void shard_note_message(td_status status, const char *message, void *user);
 td_module *shard_wide_net(int64_t width, int blocks);
 /* What the system says of this process: a line of /proc/self/status or smaps_rollup, in bytes. */
 double shard_process_bytes(const char *file, const char *name);
-
-#endif

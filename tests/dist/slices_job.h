@@ -1,6 +1,5 @@
 /* For tests of tensor slices: small models and the plans that cut them. */
-#ifndef TD_TESTS_SLICES_JOB_H
-#define TD_TESTS_SLICES_JOB_H
+#pragma once
 
 #include "dist/comm/mesh.h"
 #include "nn/extra/ema.h"
@@ -42,5 +41,3 @@ double slices_step(slices_job *job); /* the loss */
 /* All whole parameters, one after the other, as f64; returns how many numbers there are.
  * Collective. NULL: only counts. */
 int64_t slices_weights(td_module *net, double *numbers);
-
-#endif

@@ -1,6 +1,5 @@
 /* The emulated GPU, inside. */
-#ifndef TD_TESTS_EMULATE_CUDART_H
-#define TD_TESTS_EMULATE_CUDART_H
+#pragma once
 
 #include "cuda_runtime.h"
 
@@ -77,5 +76,3 @@ struct locked {
 void td_emulate_drain_all(void);
 
 enum { TD_EMULATE_DEVICES = 2 };
-
-#endif

@@ -11,8 +11,7 @@
  * not be read. Whoever breaks a rule is told which, and the program aborts. What tiles read and
  * write goes through memcpy, where sanitizers see it.
  */
-#ifndef TD_TESTS_EMULATE_INSTRUCTIONS_H
-#define TD_TESTS_EMULATE_INSTRUCTIONS_H
+#pragma once
 
 #include "tensor/cpu/isa.h"
 
@@ -112,7 +111,5 @@ void td_emulated_tile_dpbf16ps(int sum, int a, int b);
 #define _tile_stream_loadd td_emulated_tile_loadd
 #define _tile_stored td_emulated_tile_stored
 #define _tile_dpbf16ps td_emulated_tile_dpbf16ps
-
-#endif
 
 #endif

@@ -1,8 +1,7 @@
 /* The parts of build/VARIANT/tests/gpu/check, the program of `make gpu-check` (tests/gpu/check.sh):
  * each runs on a device, real or emulated, and returns whether all was well. docs/gpu-check.md says
  * what they mean. */
-#ifndef TD_TESTS_GPU_CHECK_H
-#define TD_TESTS_GPU_CHECK_H
+#pragma once
 
 #include "tandem.h"
 #include "tensor/graph/captured.h"
@@ -41,5 +40,3 @@ double check_seconds(void);
 
 /* Waits until the device has done all that it was given. */
 void check_wait(td_device device);
-
-#endif

@@ -1,6 +1,5 @@
 /* The convolutions of ResNets, as cuDNN is asked for them: for tests and checks of plans. */
-#ifndef TD_TESTS_GPU_CONVS_H
-#define TD_TESTS_GPU_CONVS_H
+#pragma once
 
 #include "tensor/cuda/products.h"
 
@@ -10,5 +9,3 @@ enum { GPU_MAX_CONVS = 64 };
  * side; cifar_stem: the 3x3 one without pooling. Returns how many. */
 int gpu_resnet_convs(int depth, bool cifar_stem, int64_t batch, int64_t side,
                      td_cuda_conv convs[GPU_MAX_CONVS]);
-
-#endif

@@ -1,7 +1,6 @@
 /* For tests of dist/: several ranks as processes, with a limit on their time, so that nothing can
  * hang. In ranks use REQUIRE, not cmocka's asserts, which belong to the parent. */
-#ifndef TD_TESTS_DIST_PROCS_H
-#define TD_TESTS_DIST_PROCS_H
+#pragma once
 
 #include "dist/dist.h"
 
@@ -68,5 +67,3 @@ void procs_require(bool holds, const char *condition, const char *file, int line
 
 /* In the parent: fails the test unless the rank's output has the text. */
 void procs_assert_says(const procs_end *ends, int rank, const char *text);
-
-#endif

@@ -1,6 +1,5 @@
 /* The data of a tensor in a safetensors file. */
-#ifndef TD_TESTS_ENTRY_DATA_H
-#define TD_TESTS_ENTRY_DATA_H
+#pragma once
 
 #include "nn/io/safetensors.h"
 
@@ -15,5 +14,3 @@ static inline void *entry_data(const td_safetensors *file, const td_safetensors_
     }
     return data;
 }
-
-#endif

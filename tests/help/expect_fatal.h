@@ -1,6 +1,5 @@
 /* For tests: code that must end in td_fatal. */
-#ifndef TD_TESTS_EXPECT_FATAL_H
-#define TD_TESTS_EXPECT_FATAL_H
+#pragma once
 
 #include <setjmp.h>
 
@@ -22,5 +21,3 @@ const char *fatal_message(void);
 jmp_buf *expect_fatal_begin(void);
 void expect_fatal_missing(const char *statement, const char *file, int line);
 void expect_fatal_end(const char *part, const char *statement, const char *file, int line);
-
-#endif

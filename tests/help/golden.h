@@ -1,6 +1,5 @@
 /* For tests: files of values that PyTorch computed, in the folder that TANDEM_GOLDEN names. */
-#ifndef TD_TESTS_GOLDEN_H
-#define TD_TESTS_GOLDEN_H
+#pragma once
 
 #include <cjson/cJSON.h>
 #include <stddef.h>
@@ -23,5 +22,3 @@ double *golden_array(const cJSON *object, const char *name, int count);
 /* CRC-32 as zlib and PNG have it. */
 uint32_t crc32_of(const void *bytes, size_t size);
 uint32_t crc32_more(uint32_t crc, const void *bytes, size_t size); /* goes on; crc starts as 0 */
-
-#endif

@@ -1,6 +1,5 @@
 /* Whether this build is under a sanitizer, where memory and time mean little. */
-#ifndef TD_TESTS_SANITIZED_H
-#define TD_TESTS_SANITIZED_H
+#pragma once
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define TD_SANITIZED 1
@@ -23,6 +22,4 @@
 #endif
 #ifndef TD_SANITIZED_THREADS
 #define TD_SANITIZED_THREADS 0
-#endif
-
 #endif

@@ -1,6 +1,5 @@
 /* For tests: a folder of one's own for files, gone afterwards. */
-#ifndef TD_TESTS_TEMP_FOLDER_H
-#define TD_TESTS_TEMP_FOLDER_H
+#pragma once
 
 #include <stddef.h>
 
@@ -21,5 +20,3 @@ void *temp_read(const char *path, size_t *size);
 
 /* Fails the test unless td_last_error() contains each of the parts; ends with NULL. */
 void assert_error_says(const char *part, ...) __attribute__((sentinel));
-
-#endif

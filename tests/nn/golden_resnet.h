@@ -1,6 +1,5 @@
 /* For tests: ResNet-18 runs held against golden_resnet18.json. */
-#ifndef TD_TESTS_GOLDEN_RESNET_H
-#define TD_TESTS_GOLDEN_RESNET_H
+#pragma once
 
 #include "tandem.h"
 
@@ -25,5 +24,3 @@ void golden_check_row(const golden_row *row);
 
 /* Runs a table of rows as tests of one cmocka group; returns its result. */
 int golden_run_rows(const char *group, const golden_row *rows, int count);
-
-#endif

@@ -1,7 +1,6 @@
 /* For tests: models held against torchvision's, by committed numbers and, where a Python with torch
  * is, directly. */
-#ifndef TD_TESTS_MODELS_CHECK_H
-#define TD_TESTS_MODELS_CHECK_H
+#pragma once
 
 #include "tandem.h"
 
@@ -30,5 +29,3 @@ bool models_have_torch(void);
  * within 1e-5, 1e-4 and 1e-3, or, since deep nets of random weights make rounding grow, within
  * MODELS_NOISE times the distance of torch's own f32 from the same. Needs a temp_folder. */
 void models_check_torch(const char *name, int64_t side, int batch);
-
-#endif

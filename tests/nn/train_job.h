@@ -1,7 +1,6 @@
 /* For tests: a training job small enough to be run many times: ResNet-18 or an MLP on fixed random
  * input, SGD with momentum. */
-#ifndef TD_TESTS_TRAIN_JOB_H
-#define TD_TESTS_TRAIN_JOB_H
+#pragma once
 
 #include "tandem.h"
 
@@ -20,5 +19,3 @@ double train_job_step(train_job *job);
 /* A hash of the bits of all parameters, gradients and running statistics. */
 uint64_t train_job_hash(train_job *job);
 void train_job_close(train_job *job);
-
-#endif

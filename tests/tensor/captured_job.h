@@ -1,8 +1,7 @@
 /* For tests: a training job that is done eagerly, step by step, or as a captured step
  * (tensor/graph/captured.h), with batches, learning rates and, if wanted, masks that change from
  * step to step. */
-#ifndef TD_TESTS_CAPTURED_JOB_H
-#define TD_TESTS_CAPTURED_JOB_H
+#pragma once
 
 #include "nn/extra/ema.h"
 #include "nn/extra/scaler.h"
@@ -71,5 +70,3 @@ td_status captured_job_captured_step(captured_job *job, td_captured *captured, b
 /* A hash of the bits of all parameters, running statistics and averages; with a loss scaler also of
  * its state and of what has been counted. */
 uint64_t captured_job_hash(const captured_job *job);
-
-#endif

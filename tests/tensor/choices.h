@@ -1,7 +1,6 @@
 /* For tests of autotuning without a GPU: operations that can be computed in two ways, "first" and
  * "second", and choices that are made in advance, by the file of an earlier run. */
-#ifndef TD_TESTS_CHOICES_H
-#define TD_TESTS_CHOICES_H
+#pragma once
 
 #include "tandem.h"
 
@@ -14,5 +13,3 @@ uint64_t choices_step(void);
 void choices_force(const char *folder, const char *way);
 /* The file of the third operation. */
 const char *choices_path(const char *folder);
-
-#endif

@@ -1,8 +1,7 @@
 /* One convolution of any shape, all its passes, by any method: against plain loops in double
  * precision, with workspace of the exact size full of NaN, and the same bits for 1, 2, 3 and 7
  * threads. Operands are random; so is whether there is a bias, and whether results are added to. */
-#ifndef TD_TESTS_CONV_CASE_H
-#define TD_TESTS_CONV_CASE_H
+#pragma once
 
 #include "tensor/cpu/conv.h"
 
@@ -38,5 +37,3 @@ bool conv_finish(td_conv2d_desc *desc);
 /* Set-up and tear-down of a cmocka group. */
 int conv_make_pools(void **state);
 int conv_free_pools(void **state);
-
-#endif

@@ -1,6 +1,5 @@
 /* Cases of batch normalisation: their shapes, tensors, and values in double. */
-#ifndef TD_TESTS_NORM_CASE_H
-#define TD_TESTS_NORM_CASE_H
+#pragma once
 
 #include "tests/tensor/reference.h"
 
@@ -37,5 +36,3 @@ td_tensor *norm_input(const norm_case *c, td_dtype dtype, uint64_t seed, double 
 
 /* A tensor that holds 0.5 everywhere; in the case's layout unless it is per channel. */
 td_tensor *norm_filled(const norm_case *c, td_shape shape, td_dtype dtype);
-
-#endif

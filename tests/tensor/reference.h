@@ -1,7 +1,6 @@
 /* What the tests of kernels and operations share: random tensors, views of awkward strides, checks
  * against double-precision references, and runs over all instruction sets and thread counts. */
-#ifndef TD_TESTS_REFERENCE_H
-#define TD_TESTS_REFERENCE_H
+#pragma once
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -61,5 +60,3 @@ void ref_digest(const void *memory, size_t bytes);
 void ref_run(void (*body)(td_dtype dtype));
 void ref_run_as(void (*body)(td_dtype dtype), td_dtype dtype); /* for one dtype */
 void ref_run_half(void (*body)(td_dtype dtype));               /* bf16; on GPUs f16 too */
-
-#endif

@@ -1,6 +1,5 @@
 /* Slow matrix products and convolutions in double precision, for the tests of the kernels. */
-#ifndef TD_TESTS_REFERENCE_PRODUCTS_H
-#define TD_TESTS_REFERENCE_PRODUCTS_H
+#pragma once
 
 #include "tests/tensor/reference.h"
 
@@ -27,5 +26,3 @@ typedef struct ref_conv_types {
 
 /* All passes of a convolution, with and without bias, accumulation and scattered memory. */
 void ref_check_conv(const ref_conv *c, const ref_conv_types *types);
-
-#endif

@@ -1,6 +1,5 @@
 /* Finding CIFAR-10 for the apps that train on it. */
-#ifndef APPS_TOOLS_CIFAR_DATA_H
-#define APPS_TOOLS_CIFAR_DATA_H
+#pragma once
 
 #include "tandem.h"
 
@@ -27,5 +26,3 @@ extern const td_image_transform cifar_normalise;
  * not CIFAR-10 and how to get it. A named folder without the data is an error. */
 td_status cifar_data_open(const cifar_source *source, cifar_data *data);
 void cifar_data_close(cifar_data *data);
-
-#endif

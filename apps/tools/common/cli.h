@@ -1,8 +1,7 @@
 /* Command lines: a table of options, read by the C library's argp. Every app gets --help with the
  * defaults, ranges that are checked, and messages that say what was wrong with which option. Names
  * may be typed with - or _. */
-#ifndef APPS_TOOLS_CLI_H
-#define APPS_TOOLS_CLI_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -121,5 +120,3 @@ void cli_write_real(double value, char *text, size_t size);
 
 /* An option's value as text that cli_set reads back to the same value. */
 void cli_get(const cli_option *option, char *text, size_t size);
-
-#endif

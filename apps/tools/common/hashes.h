@@ -11,8 +11,7 @@
  *     after     PATH              of each tensor and text after the step
  *
  * What ranks share is summed over them; of the rest each rank hashes its own copy. */
-#ifndef APPS_TOOLS_HASHES_H
-#define APPS_TOOLS_HASHES_H
+#pragma once
 
 #include "tandem.h"
 
@@ -33,5 +32,3 @@ td_status hashes_gradients(hashes *h, const td_params *params);
 td_status hashes_after(hashes *h, const td_checkpoint_options *state);
 /* NULL is fine. */
 void hashes_close(hashes *h);
-
-#endif

@@ -1,8 +1,7 @@
 /* What a run logs, and where it may write. A folder of metrics has DIR/metrics.csv for people and
  * scripts, and a TensorBoard event file (`tensorboard --logdir DIR`). Both have the same scalars
  * under the same names. */
-#ifndef APPS_TOOLS_LOG_H
-#define APPS_TOOLS_LOG_H
+#pragma once
 
 #include "tandem.h"
 
@@ -30,5 +29,3 @@ long log_kept_bytes(const char *path, int64_t step);
  * written to. Asked before a run, so that hours of training do not end in a checkpoint, or a
  * picture, that has no place. */
 td_status check_can_save(const char *path);
-
-#endif

@@ -1,7 +1,6 @@
 /* The notes of a checkpoint: its metadata, which also say what a model's input and output are, so
  * that predict needs no flags. */
-#ifndef APPS_TOOLS_NOTES_H
-#define APPS_TOOLS_NOTES_H
+#pragma once
 
 #include "apps/tools/common/cli.h"
 #include "data/class_names.h"
@@ -49,5 +48,3 @@ td_status notes_read_classes(const char *path, const td_safetensors *file, int64
  * has the averages as its weights. */
 void notes_swap(td_ema *ema); /* td_ema_swap, if there are averages */
 td_status notes_save_model(const notes *n, const char *path, td_module *net, td_ema *ema);
-
-#endif

@@ -1,7 +1,6 @@
 /* What a training run shows: whole lines on stdout and, when stderr is a terminal, one live line
  * below them: epoch, step, images or tokens per second, loss, accuracy, time left. */
-#ifndef APPS_TOOLS_PROGRESS_H
-#define APPS_TOOLS_PROGRESS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -40,5 +39,3 @@ void progress_eta(const progress *p, char *text, size_t size);
 /* Prints a line to stdout; the live line makes way for it. */
 void progress_print(progress *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void progress_end(progress *p); /* removes the live line, which the next step draws again */
-
-#endif

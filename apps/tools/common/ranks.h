@@ -1,8 +1,7 @@
 /* What training with several processes needs: how a rank says hello, what part of the machine it
  * takes, who speaks, and how numbers of all ranks become one. In a process that has not called
  * td_dist_init there is one rank, 0. */
-#ifndef APPS_TOOLS_RANKS_H
-#define APPS_TOOLS_RANKS_H
+#pragma once
 
 #include "apps/tools/common/train_args.h"
 
@@ -21,5 +20,3 @@ td_status ranks_agree(const char *what, const char *text);
 
 /* Everyone waits here for the last. */
 td_status ranks_barrier(void);
-
-#endif

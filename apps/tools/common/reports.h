@@ -1,7 +1,6 @@
 /* What a run tells about itself when it is over, or has stopped on Ctrl-C: where its time went
  * (--profile) and what its memory is for (--memory). */
-#ifndef APPS_TOOLS_REPORTS_H
-#define APPS_TOOLS_REPORTS_H
+#pragma once
 
 #include "tandem.h"
 
@@ -21,5 +20,3 @@ td_status reports_begin(reports *r);
  * nothing to tell. --memory also lists parameters and state if there is an optimizer. TD_E_IO: the
  * picture cannot be written. */
 td_status reports_end(reports *r, td_module *net, const td_optim *optim);
-
-#endif

@@ -1,7 +1,6 @@
 /* Runs training steps: eagerly, or (--graph) as captured steps, which a GPU records once and
  * replays (tensor/graph/captured.h). Both take the same step, and give its results in order. */
-#ifndef APPS_TOOLS_RUNNER_H
-#define APPS_TOOLS_RUNNER_H
+#pragma once
 
 #include "tandem.h"
 #include "tensor/graph/captured.h"
@@ -32,5 +31,3 @@ td_status runner_next(runner *r, double *results); /* of the oldest; waits for t
 
 /* Says how many steps were replayed, if steps were captured, and ends that. */
 void runner_end(runner *r);
-
-#endif

@@ -1,8 +1,7 @@
 /* Signals that ask to stop: Ctrl-C, a closed terminal (SIGHUP), SIGTERM, and the warnings of batch
  * systems (SIGUSR1, SIGUSR2, SIGXCPU). The training loop finishes its step, saves and leaves. A
  * second Ctrl-C ends the program at once, or its launcher does. */
-#ifndef APPS_TOOLS_SIGNALS_H
-#define APPS_TOOLS_SIGNALS_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -16,5 +15,3 @@ bool stop_requested(void);
 
 /* The exit code of a program that a signal ended, as shells count it: 130 after Ctrl-C. */
 int stop_exit_code(void);
-
-#endif

@@ -6,8 +6,7 @@
  * output is a train_task. The loop is the same for one process and for many: every rank runs it,
  * with its own batches; the mean of the gradients is td_backward's last act if the model went
  * through td_ddp. Rank 0 prints and saves. */
-#ifndef APPS_TOOLS_TRAIN_H
-#define APPS_TOOLS_TRAIN_H
+#pragma once
 
 #include "apps/tools/common/hashes.h"
 #include "apps/tools/common/log.h"
@@ -351,5 +350,3 @@ td_status train_print_fingerprint(const train_run *r);
  * there are some, and so equals a run that was not stopped. */
 td_status train_autotune_after_step(train_run *r);
 td_status train_autotune_resume(train_run *r);
-
-#endif

@@ -1,6 +1,5 @@
 /* The options that all training apps share. */
-#ifndef APPS_TOOLS_TRAIN_ARGS_H
-#define APPS_TOOLS_TRAIN_ARGS_H
+#pragma once
 
 #include "apps/tools/common/cli.h"
 #include "apps/tools/common/reports.h"
@@ -118,5 +117,3 @@ const char *train_args_arithmetic(void);
 
 /* 4 loader threads, but no more than there are CPUs. */
 int64_t train_default_workers(void);
-
-#endif

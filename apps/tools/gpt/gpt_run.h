@@ -1,6 +1,5 @@
 /* A run of gpt: its options, its model and data, and the task of training (task.c). */
-#ifndef APPS_TOOLS_GPT_RUN_H
-#define APPS_TOOLS_GPT_RUN_H
+#pragma once
 
 #include "apps/tools/common/train.h"
 #include "apps/tools/gpt/write.h"
@@ -51,5 +50,3 @@ td_status gpt_adapt(const gpt_run *g, td_module *gpt);
 void gpt_adapt_tell(const gpt_run *g);
 td_status gpt_save_model(train_run *r, const char *path);
 td_status gpt_merge(gpt_run *g);
-
-#endif

@@ -1,6 +1,5 @@
 /* Text that a GPT writes: prompts to tokens, tokens to text on stdout. */
-#ifndef APPS_TOOLS_GPT_WRITE_H
-#define APPS_TOOLS_GPT_WRITE_H
+#pragma once
 
 #include "data/text/tokenizer.h"
 #include "tandem.h"
@@ -20,5 +19,3 @@ typedef struct gpt_writing {
  * memory. TD_E_MISMATCH: the tokenizer is not the model's. Otherwise td_gpt_generate's errors, and
  * the tokenizer's. */
 td_status gpt_write(const gpt_writing *w, td_module *gpt, const char *const *prompts, int count);
-
-#endif

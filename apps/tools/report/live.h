@@ -1,6 +1,5 @@
 /* --report-live: the page of a run that still trains, for a browser on the same machine. */
-#ifndef APPS_TOOLS_REPORT_LIVE_H
-#define APPS_TOOLS_REPORT_LIVE_H
+#pragma once
 
 #include "tandem.h"
 
@@ -12,5 +11,3 @@ typedef struct report_live report_live;
  * TD_E_IO: the port is in use, or not for this user; TD_E_NOMEM. */
 td_status report_live_open(int port, const char *folder, report_live **live);
 void report_live_close(report_live **live); /* sets it to NULL; NULL is fine */
-
-#endif

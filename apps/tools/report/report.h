@@ -1,7 +1,6 @@
 /* A page that shows training runs (apps/report, --report): what is read from a run's folder, what
  * is computed from it, and the writing of the page. */
-#ifndef APPS_TOOLS_REPORT_H
-#define APPS_TOOLS_REPORT_H
+#pragma once
 
 #include "tandem.h"
 
@@ -144,5 +143,3 @@ void report_pack(FILE *out, const report_trace *trace);
 td_status report_page(FILE *out, const report_run *runs, int count);
 /* Reads the runs and writes their page. TD_E_IO, TD_E_FORMAT, TD_E_NOMEM. */
 td_status report_write(const char *path, char *const *runs, int count);
-
-#endif

@@ -4,8 +4,7 @@
  *
  * All ranks take their samples from one permutation for each epoch, and crops are drawn by (seed,
  * epoch, image): so runs with more ranks and smaller batches see the same batches. */
-#ifndef APPS_TOOLS_CLASSIFY_H
-#define APPS_TOOLS_CLASSIFY_H
+#pragma once
 
 #include "apps/tools/train_net/settings.h"
 
@@ -81,5 +80,3 @@ td_status classify_highest(const classify_run *c, int64_t *epochs_done, int64_t 
 void classify_remove_old(const classify_run *c, int64_t epochs_done);
 /* OUT_DIR/best: the model (its averaged weights, if there are any), without the optimizer. */
 td_status classify_save_best(classify_run *c, double accuracy);
-
-#endif

@@ -12,8 +12,7 @@
  *
  * Whatever does not fit (an unknown key, a wrong type, a value out of range, a key given twice in a
  * file) is TD_E_FORMAT with a message that says where, and which key or value is meant. */
-#ifndef APPS_TOOLS_SETTINGS_H
-#define APPS_TOOLS_SETTINGS_H
+#pragma once
 
 #include "apps/tools/common/train.h"
 
@@ -98,5 +97,3 @@ td_status config_unknown(const train_args *keys, const char *where, const char *
 /* Sets key i. quoted: the text stood in quotes, and is no number. */
 td_status config_set_scalar(train_args *keys, int i, const char *where, const char *text,
                             bool quoted);
-
-#endif

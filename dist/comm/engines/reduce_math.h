@@ -1,6 +1,5 @@
 /* The arithmetic of reductions over ranks. */
-#ifndef TD_DIST_REDUCE_MATH_H
-#define TD_DIST_REDUCE_MATH_H
+#pragma once
 
 #include "dist/comm/comm.h"
 
@@ -16,5 +15,3 @@
  * do not depend on the instruction set. */
 void td_reduce_arrays(void *const *out, int outs, const void *const *in, int n, int64_t count,
                       td_dtype dtype, td_reduction op);
-
-#endif

@@ -1,7 +1,6 @@
 /* Child processes that must not outlive this process, for td_spawn and the launcher. On Linux they
  * die with their parent in all cases; elsewhere they outlive the parent's SIGKILL. */
-#ifndef TD_DIST_CHILDREN_H
-#define TD_DIST_CHILDREN_H
+#pragma once
 
 #include "dist/comm/launch/error_file.h"
 
@@ -100,4 +99,3 @@ int td_child_exit_code(int status); /* as in a shell: 128 + signal */
 /* Whether a survivor's message names a process: "rank 1 (pid 123) has died" for a process on the
  * teller's host, or "rank 1 (pid 123 on host) ...". */
 bool td_message_names(const char *message, const char *teller, long pid, const char *host);
-#endif

@@ -1,6 +1,5 @@
 /* The coordinator, internal: coordinator.c decides, coordinator_nodes.c reads what nodes say. */
-#ifndef TD_DIST_LAUNCH_COORDINATOR_H
-#define TD_DIST_LAUNCH_COORDINATOR_H
+#pragma once
 
 #include "dist/comm/launch/launcher.h"
 #include "dist/comm/launch/link.h"
@@ -61,5 +60,3 @@ void td_coordinator_tell_end(td_coordinator *c, td_coordinator_node *n);
 void td_coordinator_find_nodes(td_coordinator *c);
 /* Reads a node's messages, and whether it still lives. */
 void td_coordinator_look_at(td_coordinator *c, td_coordinator_node *n);
-
-#endif

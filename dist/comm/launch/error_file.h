@@ -1,7 +1,6 @@
 /* How a process tells its parent why it failed: by a message in the file that TANDEM_ERROR_FILE
  * names, or in memory that td_spawn shares with it. Without either nothing is written. */
-#ifndef TD_DIST_ERROR_FILE_H
-#define TD_DIST_ERROR_FILE_H
+#pragma once
 
 enum { TD_ERROR_BYTES = 1500 };
 
@@ -19,5 +18,3 @@ void td_error_report_fatal(void);
 
 /* For td_spawn's children: the note, instead of the file. NULL: the file again. */
 void td_error_report_to(td_error_note *note);
-
-#endif

@@ -6,8 +6,7 @@
  * A round is one start of all workers. Rounds are counted from 0 and never reused. The round's
  * number is the attempt in the workers' environment, the prefix of their keys and their log folder.
  */
-#ifndef TD_DIST_LAUNCHER_H
-#define TD_DIST_LAUNCHER_H
+#pragma once
 
 #include "dist/comm/launch/children.h"
 #include "dist/comm/store.h"
@@ -163,5 +162,3 @@ enum {
  * also runs the coordinator, elsewhere NULL. */
 int td_agent_run(const td_launch_options *options, td_store *store, td_workers *workers,
                  td_signal_watch *watch, td_coordinator *coordinator);
-
-#endif

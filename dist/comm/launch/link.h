@@ -15,8 +15,7 @@
  *        stop ROUND [lost]                   lost: because a node was lost
  *        again                               the node had been given up: stop, join again
  *        end CODE\nTEXT                      the job has ended */
-#ifndef TD_DIST_LAUNCHER_LINK_H
-#define TD_DIST_LAUNCHER_LINK_H
+#pragma once
 
 #include "dist/comm/store.h"
 
@@ -38,5 +37,3 @@ td_status td_link_send(td_link *link, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 /* *text: the next message, malloc'ed; NULL: there is none yet. */
 td_status td_link_receive(td_link *link, char **text);
-
-#endif

@@ -1,7 +1,6 @@
 /* TCP sockets with deadlines, and ports of this host. (td_free_port is in dist/comm/store.h.)
  * Deadlines are seconds on td_clock(). */
-#ifndef TD_DIST_NET_H
-#define TD_DIST_NET_H
+#pragma once
 
 #include "dist/comm/store.h"
 
@@ -49,5 +48,3 @@ int td_port_listen(const char *host, int *port);
 /* A socket that has a free port and does not listen: no program that asks for a free port gets this
  * one, and td_port_listen can still listen at it. Close-on-exec. */
 int td_port_reserve(int *port);
-
-#endif

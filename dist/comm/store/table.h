@@ -1,7 +1,6 @@
 /* A tree (tsearch) from keys (text) to values (bytes), and what the requests of a store do to it:
  * the TCP server and the file store both answer by td_table_serve. Not thread-safe. */
-#ifndef TD_DIST_TABLE_H
-#define TD_DIST_TABLE_H
+#pragma once
 
 #include "dist/comm/store.h"
 
@@ -35,5 +34,3 @@ typedef struct td_table_answer {
 /* Answers a request. What the table cannot do (addresses, wills) is TD_E_UNSUPPORTED. After a
  * failure the table is as before. */
 td_status td_table_serve(td_table *table, const td_store_request *request, td_table_answer *answer);
-
-#endif

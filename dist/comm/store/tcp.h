@@ -1,6 +1,5 @@
 /* The TCP store's functions for rendezvous and launcher, in addition to dist/comm/store.h. */
-#ifndef TD_DIST_TCP_H
-#define TD_DIST_TCP_H
+#pragma once
 
 #include "dist/comm/store/net.h"
 #include "dist/comm/store.h"
@@ -30,5 +29,3 @@ void td_tcp_server_patience(td_tcp_server *server, double seconds);
 
 /* Waits until no client is connected, so that the server ends last. false: time-out. */
 bool td_tcp_server_drain(td_tcp_server *server, double timeout);
-
-#endif

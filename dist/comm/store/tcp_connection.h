@@ -1,7 +1,6 @@
 /* The clients of the TCP store's server: their buffers and requests (dist/comm/store/wire.h). Only
  * the server's thread uses them. */
-#ifndef TD_DIST_TCP_CONNECTION_H
-#define TD_DIST_TCP_CONNECTION_H
+#pragma once
 
 #include "dist/comm/store/net.h"
 #include "dist/comm/store/table.h"
@@ -64,5 +63,3 @@ static inline bool td_connection_is_strangers(const td_connection *c)
 {
     return c->state < TD_READING_REQUEST;
 }
-
-#endif

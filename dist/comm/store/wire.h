@@ -10,8 +10,7 @@
  *
  * A connection has one running request at a time. The server answers a get when the key is there. A
  * client that does not want to wait longer closes the connection. */
-#ifndef TD_DIST_WIRE_H
-#define TD_DIST_WIRE_H
+#pragma once
 
 #include "dist/comm/store.h"
 #include "dist/comm/token.h"
@@ -61,5 +60,3 @@ bool td_wire_is_sane(const unsigned char *head, size_t *body);
  * false: the key has a '\0' in it. */
 bool td_wire_unpack(const unsigned char *head, const unsigned char *body,
                     char key[TD_STORE_MAX_KEY + 1], td_store_request *request);
-
-#endif

@@ -1,6 +1,5 @@
 /* What hangs on DDP. */
-#ifndef TD_DIST_DDP_PARTS_H
-#define TD_DIST_DDP_PARTS_H
+#pragma once
 
 #include "dist/ddp/ddp.h"
 
@@ -13,5 +12,3 @@ td_status td_ddp_check_same(td_ddp_state *s);
 td_status td_ddp_stats_open(td_ddp_state *s);
 td_status td_ddp_usage_open(td_ddp_state *s);
 td_status td_ddp_saving_open(td_ddp_state *s);
-
-#endif

@@ -1,7 +1,6 @@
 /* GPTs from and for other programs: Hugging Face's GPT-2 and Llama, llm.c, llama2.c. Nothing else
  * of the library needs this folder. */
-#ifndef TD_NN_MODELS_FILES_GPT_FILES_H
-#define TD_NN_MODELS_FILES_GPT_FILES_H
+#pragma once
 
 #include "nn/models/gpt.h"
 
@@ -26,5 +25,3 @@ td_module *td_gpt_load(const char *path);
 td_status td_gpt_save(const char *folder, td_module *gpt);
 
 TD_END_C
-
-#endif

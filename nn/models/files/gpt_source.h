@@ -1,6 +1,5 @@
 /* Where the values of a GPT come from: what the readers of files share. */
-#ifndef TD_NN_MODELS_FILES_GPT_SOURCE_H
-#define TD_NN_MODELS_FILES_GPT_SOURCE_H
+#pragma once
 
 #include "nn/models/files/gpt_files.h"
 #include "nn/models/gpt_internal.h"
@@ -38,5 +37,3 @@ bool td_gpt_ends(const char *name, const char *end);
 td_module *td_gpt_load_bin(const char *path, FILE *file, int64_t size, bool *found);
 /* The options that a config.json describes, and whether it is a Llama. */
 td_status td_gpt_read_config(const char *text, size_t size, gpt_source *s);
-
-#endif

@@ -1,7 +1,6 @@
 /* For the emulated GPU: the part of the driver's interface that maps memory. tests/emulate/
  * mapping.cc has the functions. */
-#ifndef TD_EMULATE_CUDA_H
-#define TD_EMULATE_CUDA_H
+#pragma once
 
 #include "cuda_runtime_api.h"
 
@@ -57,6 +56,4 @@ CUresult cuMemSetAccess(CUdeviceptr start, size_t bytes, const CUmemAccessDesc *
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -1,6 +1,5 @@
 /* For the emulated GPU: bfloat16, as far as tandem's kernels use it. */
-#ifndef TD_EMULATE_CUDA_BF16_H
-#define TD_EMULATE_CUDA_BF16_H
+#pragma once
 
 extern "C" {
 #include "tensor/dtype.h"
@@ -31,5 +30,3 @@ static inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short bits)
 {
     return { bits };
 }
-
-#endif

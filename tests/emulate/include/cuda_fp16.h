@@ -1,6 +1,5 @@
 /* For the emulated GPU: half precision, as far as tandem's kernels use it. */
-#ifndef TD_EMULATE_CUDA_FP16_H
-#define TD_EMULATE_CUDA_FP16_H
+#pragma once
 
 extern "C" {
 #include "tensor/dtype.h"
@@ -31,5 +30,3 @@ static inline __half __ushort_as_half(unsigned short bits)
 {
     return { bits };
 }
-
-#endif

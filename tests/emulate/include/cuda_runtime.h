@@ -1,7 +1,6 @@
 /* For the emulated GPU: what .cu files see beyond the runtime's interface. A block's threads are
  * fibers (tests/emulate/blocks.cc), one at a time; __shared__ memory is therefore static memory. */
-#ifndef TD_EMULATE_CUDA_RUNTIME_H
-#define TD_EMULATE_CUDA_RUNTIME_H
+#pragma once
 
 #include "cuda_runtime_api.h"
 
@@ -208,5 +207,3 @@ static void td_emulate_launch(void (*kernel)(P...), dim3 blocks, dim3 threads, c
     td_emulate_call<P...> call = { kernel, std::tuple<P...>((P)arguments...) };
     td_emulate_grid(blocks, threads, stream, td_emulate_call<P...>::run, &call, sizeof call);
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* For the emulated GPU (make EMULATE=1): the part of CUDA's runtime interface that tandem uses,
  * with the names and meanings of NVIDIA's documentation. tests/emulate/cudart.cc implements it on
  * the CPU. The files of tensor/cuda/ are compiled against this instead of the toolkit's headers. */
-#ifndef TD_EMULATE_CUDA_RUNTIME_API_H
-#define TD_EMULATE_CUDA_RUNTIME_API_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -150,6 +149,4 @@ int td_emulate_graphs_that_wait(void);
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -1,6 +1,5 @@
 /* The NCCL engine, internal view. */
-#ifndef TD_DIST_NCCL_INTERNAL_H
-#define TD_DIST_NCCL_INTERNAL_H
+#pragma once
 
 #include "dist/comm/engines/nccl/nccl.h"
 
@@ -44,5 +43,3 @@ void td_nccl_engine_init(td_nccl_engine *e, const td_nccl_api *api, const td_str
 
 /* Waits until a call of the non-blocking communicator has ended, at most until the deadline. */
 td_status td_nccl_settle(td_nccl_engine *e, int result, double deadline, const char *what);
-
-#endif

@@ -1,6 +1,5 @@
 /* The NCCL engine: one communicator and one communication stream for a group and a GPU. */
-#ifndef TD_DIST_NCCL_NCCL_H
-#define TD_DIST_NCCL_NCCL_H
+#pragma once
 
 #include "dist/comm/device_engine.h"
 #include "dist/comm/engines/nccl/nccl_api.h"
@@ -20,5 +19,3 @@ typedef struct td_nccl_options {
  * ranks join. Fails on all ranks within the time-out; if rank 0 has failed, with its reason. */
 td_status td_nccl_engine_new(const td_nccl_api *api, const td_streams *streams,
                              const td_nccl_options *options, td_device_engine **engine);
-
-#endif

@@ -2,8 +2,7 @@
  * declarations repeat NCCL's stable binary interface (nccl.h, 2.18 and later), so that every build
  * has the engine, with or without that header. Where it is, tests/comm/test_dist_nccl_api.c
  * compares them. */
-#ifndef TD_DIST_NCCL_API_H
-#define TD_DIST_NCCL_API_H
+#pragma once
 
 #include "tensor/error.h"
 
@@ -97,5 +96,3 @@ typedef struct td_nccl_api {
  * environment's wheel. NULL with td_last_error(): what is missing, where it was looked for, and how
  * to get it. Loaded once a process. */
 const td_nccl_api *td_nccl_load(void);
-
-#endif

@@ -5,8 +5,7 @@
  * A transfer takes place when one rank has called send and the other recv with the same slot and
  * the same number of bytes. Transfers of one slot between two ranks match in order. Neither call
  * waits. */
-#ifndef TD_DIST_P2P_API_H
-#define TD_DIST_P2P_API_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -81,6 +80,4 @@ const td_p2p_api *td_p2p_entry(void);
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

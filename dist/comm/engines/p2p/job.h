@@ -1,6 +1,5 @@
 /* A running collective of the gloo and mpi engines. */
-#ifndef TD_DIST_P2P_JOB_H
-#define TD_DIST_P2P_JOB_H
+#pragma once
 
 #include "dist/comm/engines/p2p/p2p.h"
 
@@ -31,5 +30,3 @@ td_status td_p2p_listen(const td_p2p_job *j);
 
 /* all_reduce, reduce, reduce_scatter, after the headers were sent. */
 td_status td_p2p_reduce(td_p2p_job *j);
-
-#endif

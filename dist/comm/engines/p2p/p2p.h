@@ -5,8 +5,7 @@
  * Before the data of a collective moves, each rank sends each other rank a header that says what it
  * is about to do. So ranks that do different things find out, and reports can say who has come. The
  * last message of a rank (its parting) says why it leaves. */
-#ifndef TD_DIST_P2P_H
-#define TD_DIST_P2P_H
+#pragma once
 
 #include "dist/comm/engine.h"
 #include "dist/comm/engines/p2p/api.h"
@@ -98,5 +97,3 @@ td_status td_p2p_start(void *engine, const td_collective *c, void **request);
 td_status td_p2p_poll(void *engine, void *request, bool *done);
 /* Waits at most `seconds` for small messages that are still being sent, and forgets them. */
 void td_p2p_end_messages(td_p2p_engine *g, double seconds);
-
-#endif

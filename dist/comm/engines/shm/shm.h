@@ -9,8 +9,7 @@
  *
  * All shared memory is anonymous (memfd). So no name can be left behind, and the memory does not
  * count against the size of /dev/shm. Peers open it through /proc/<pid>/fd. */
-#ifndef TD_DIST_SHM_H
-#define TD_DIST_SHM_H
+#pragma once
 
 #include "dist/comm/engine.h"
 #include "dist/comm/process.h"
@@ -188,5 +187,3 @@ td_status td_shm_run(void *engine, const td_collective *c);
 td_status td_shm_start(void *engine, const td_collective *c, void **request);
 td_status td_shm_poll(void *engine, void *request, bool *done);
 void td_shm_nudge(void *engine);
-
-#endif

@@ -1,7 +1,6 @@
 /* libtandem-mpi.so, internal: shared by group.c (MPI's beginning and end, a group's communicator)
  * and shim.c (transfers and buffers). */
-#ifndef TD_DIST_MPI_INTERNAL_H
-#define TD_DIST_MPI_INTERNAL_H
+#pragma once
 
 #include "dist/comm/engines/p2p/api.h"
 
@@ -52,5 +51,3 @@ td_p2p_result td_mpi_check(int code, const char *call); /* fails if code is an M
 
 td_p2p_result td_mpi_open(td_p2p **p2p, const td_p2p_options *options);
 void td_mpi_close(td_p2p *p2p);
-
-#endif
