@@ -72,4 +72,49 @@ grep -q 'limits the step' slow.html
 tap $? 'says what limits the step'
 fails 'debugging: no such fault' 64 'name a fault' "$apps/debugging" slower
 
+# ---- 23: fine-tuning ----
+
+python3 - torchvision.safetensors <<'END'
+# What torchvision.models.resnet18().state_dict() has: 1,000 classes, and counters of BatchNorms.
+import array, json, random, struct, sys
+random.seed(0)
+shapes = {"conv1.weight": [64, 3, 7, 7], "fc.weight": [1000, 512], "fc.bias": [1000]}
+norms = {"bn1": 64}
+for layer, width in enumerate((64, 128, 256, 512), 1):
+    for block in range(2):
+        name, before = f"layer{layer}.{block}", width if block or layer == 1 else width // 2
+        shapes[name + ".conv1.weight"] = [width, before, 3, 3]
+        shapes[name + ".conv2.weight"] = [width, width, 3, 3]
+        norms |= {name + ".bn1": width, name + ".bn2": width}
+        if before != width:
+            shapes[name + ".downsample.0.weight"] = [width, before, 1, 1]
+            norms[name + ".downsample.1"] = width
+header, data = {}, b""
+def put(name, dtype, shape, values):
+    global data
+    header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(values)]}
+    data += values
+for name, shape in shapes.items():
+    count = 1
+    for n in shape:
+        count *= n
+    scale = (2 / (count / shape[0])) ** 0.5
+    row = [random.gauss(0, scale) for _ in range(4096)]
+    put(name, "F32", shape, array.array("f", (row * (count // 4096 + 1))[:count]).tobytes())
+for name, width in norms.items():
+    for part, value in (("weight", 1), ("bias", 0), ("running_mean", 0), ("running_var", 1)):
+        put(f"{name}.{part}", "F32", [width], array.array("f", [value] * width).tobytes())
+    put(name + ".num_batches_tracked", "I64", [], struct.pack("<q", 7))
+head = json.dumps(header).encode()
+open(sys.argv[1], "wb").write(struct.pack("<Q", len(head)) + head + data)
+END
+works 'fine_tuning from a checkpoint with names and shapes of torchvision' "$apps/fine_tuning" torchvision.safetensors
+! grep -q 'training one' out
+tap $? 'trains none itself' out
+[ "$(grep -c 'learns' out)" -eq 4 ]
+tap $? 'in four ways' out
+fails 'a file that is none' 1 'wine.csv' "$apps/fine_tuning" data/wine.csv
+works 'a checkpoint of another network' "$apps/checkpoints" --epochs 1 other.safetensors
+fails 'says what does not fit' 1 "does not fit; nothing was loaded" "$apps/fine_tuning" other.safetensors
+
 done_testing
