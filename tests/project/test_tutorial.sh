@@ -48,21 +48,39 @@ for page in docs/tutorial/[1-9]*-*.md; do
     fi
 done
 same 'the picture of schedules' docs/tutorial/schedules.svg "$work/here/out/schedules.svg"
-works 'the picture of the timeline' python3 docs/tutorial/draw_trace.py "$work/here/trace.json" \
-    "$work/trace.svg"
-says_svg=$(grep -c '<rect' "$work/trace.svg")
-test "$says_svg" -gt 12
-tap $? "it has its spans ($says_svg)"
-fails 'a step that the run did not have' 1 'there is no step 99 in .*: it has [0-9]+, counted from 0$' \
-    python3 docs/tutorial/draw_trace.py "$work/here/trace.json" "$work/trace.svg" 99
-works 'the picture of the ring' bash -c '"$1" 3 1 | python3 docs/tutorial/draw_ring.py "$2"' - \
-    "$apps/ring_allreduce" "$work/ring.svg"
-test "$(grep -c '<rect x=' "$work/ring.svg")" -eq 45
-tap $? 'it has 3 chunks of 3 ranks, at the start and after 4 rounds'
+draw() { # draw NAME COMMAND PICTURE...: what docs/tutorial/draw_NAME.py makes of a command's output is what the pages show
+    local name=$1 command=$2 file
+    shift 2
+    works "draw_$name" bash -ec "cd '$work/here'; $command | python3 docs/tutorial/draw_$name.py ${*/#/$work/}"
+    for file in "$@"; do
+        same "  $file" "docs/tutorial/$file" "$work/$file"
+        python3 -c 'import sys, xml.etree.ElementTree as t; assert t.parse(sys.argv[1]).find("{*}desc").text' "$work/$file"
+        tap $? "  it has a description"
+    done
+    fails "  of nothing" 1 "draw_$name.py: .*" bash -c ": | python3 docs/tutorial/draw_$name.py a.svg b.svg"
+}
+draw gradient apps/one_gradient gradient.svg
+draw mean apps/mean_gradient mean.svg
+draw ring 'apps/ring_allreduce 4 64' ring.svg
+draw window apps/one_window window.svg
+draw resnet 'apps/cifar_resnet18 --limit 32 --batch-size 16 --epochs 1 --summary' shapes.svg blocks.svg
+draw keeps 'apps/shard_memory 4' keeps.svg
+hosts='for host in 1 0; do apps/wine_ddp_multinode --nnodes 2 --node-rank $host 1 >host$host.txt & done; wait'
+works 'two hosts' bash -ec "cd '$work/here'; $hosts"
+works 'draw_hosts' python3 docs/tutorial/draw_hosts.py "$work/hosts.svg" 12355 "$work"/here/host[01].txt
+same '  hosts.svg' docs/tutorial/hosts.svg "$work/hosts.svg"
+fails '  of nothing' 1 'no \[init\] lines' python3 docs/tutorial/draw_hosts.py "$work/hosts.svg" 12355 /dev/null
+works 'draw_trace' python3 docs/tutorial/draw_trace.py "$work/trace.svg" "DDP=$work/here/trace.json" \
+    "one message=$work/here/after.json" "DataParallel@1=$work/here/dp.json"
+for words in '>DDP: [0-9]* ms<' '>rank 1, messages<' '>device 1<' '<title>bucket 8 ' '<title>message 0: ' '>0 ms<'; do
+    grep -q "$words" "$work/trace.svg"
+    tap $? "  it has $words"
+done
+fails '  a step that the run did not have' 1 'there is no step 99 in .*: it has [0-9]+, counted from 0$' \
+    python3 docs/tutorial/draw_trace.py "$work/trace.svg" "DDP@99=$work/here/trace.json"
 works 'the picture of sharding' bash -c '{ "$1" 2 none; "$1" 2 parameters; } | python3 docs/tutorial/draw_shard.py "$2"' - \
     "$apps/shard_memory" "$work/shard.svg"
 test "$(grep -c '<rect x=.*<title>' "$work/shard.svg")" -eq 144
 tap $? 'it has three parts at 24 moments of two steps'
 fails 'a picture of no step' 1 'no moments of a step' python3 docs/tutorial/draw_shard.py "$work/shard.svg"
-fails 'a picture of nothing' 1 'no rounds in the input' python3 docs/tutorial/draw_ring.py "$work/ring.svg"
 done_testing
