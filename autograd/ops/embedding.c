@@ -40,7 +40,9 @@ static void embedding_check(const td_tensor *index, const td_tensor *table, td_s
 td_tensor *td_embedding_at(td_embedding_options options, td_site at)
 {
     td_tensor *index = options.index, *table = options.table;
-    table = td_op_input(table, "embedding", "the table", TD_RULE_OF(embedding), at);
+    /* A table of 16 bits that takes no gradient stays as it is: the rows are widened. */
+    td_rule rule = td_needs_grad(table) ? TD_RULE_OF(embedding) : TD_RULE_IS_ANY;
+    table = td_op_input(table, "embedding", "the table", rule, at);
     embedding_check(index, table, at);
     int64_t rows = table->shape[0], padding = options.has_padding ? options.padding_idx : -1;
     if (options.has_padding) {
@@ -53,6 +55,7 @@ td_tensor *td_embedding_at(td_embedding_options options, td_site at)
     shape.dim[shape.ndim++] = table->shape[1];
     td_tensor *y = td_op_new(shape, table->dtype, table, at);
     td_kernels_for(table)->embedding(y, table, index);
-    return TD_RECORD(at, .op = "embedding", .backward = embedding_backward, .out = y,
-                     .inputs = { table }, .saved = { index }, TD_PARAMS(&padding));
+    y = TD_RECORD(at, .op = "embedding", .backward = embedding_backward, .out = y,
+                  .inputs = { table }, .saved = { index }, TD_PARAMS(&padding));
+    return td_op_input(y, "embedding", "the rows", TD_RULE_OF(embedding), at);
 }

@@ -188,8 +188,8 @@ static void gemm_pack_task(void *ctx, int64_t task)
 /* ---- the product ---- */
 
 /* Adds a part of the terms of a panel, from row k0 of B on. */
-static void add_terms(const plan *p, td_gemm_block *block, const char *a, const char *b, int64_t k0,
-                      int64_t k)
+static void gemm_add_terms(const plan *p, td_gemm_block *block, const char *a, const char *b,
+                           int64_t k0, int64_t k)
 {
     td_gemm_term terms[TD_BF16_TERMS];
     int count = td_bf16_terms(terms, (const td_bf16 *)a, p->a_low,
@@ -215,10 +215,10 @@ static void multiply_panels(const plan *p, td_gemm_block *block, const char *a, 
         block->c = (char *)d->c + (matrix * d->c_batch + row * d->c_row + j0) * c_size;
         block->n = (int)td_min64(width, d->n - j0);
         block->bias = last ? (const char *)d->bias + j0 * bias_size : NULL;
-        add_terms(p, block, a,
-                  p->b ? p->b + packed * p->k * width * size
-                       : (const char *)d->b + (matrix * d->b_batch + j0) * size,
-                  k0, k);
+        gemm_add_terms(p, block, a,
+                       p->b ? p->b + packed * p->k * width * size
+                            : (const char *)d->b + (matrix * d->b_batch + j0) * size,
+                       k0, k);
     }
 }
 

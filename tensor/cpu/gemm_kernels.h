@@ -54,6 +54,17 @@ typedef struct td_gemm_lanes {
     int32_t first[TD_GEMM_MAX_LANES];
 } td_gemm_lanes;
 
+/* c (m x n) = a b, sums of k terms as the micro-kernels make them. Of a and c a column, of b a row
+ * or (few_turned) a column is dense; b is f32 or bf16. */
+typedef struct td_few_rows {
+    int64_t m, n, k;
+    const float *a;
+    const void *b;
+    bool bf16; /* b */
+    int64_t a_row, a_col, b_row, c_row;
+    float *c;
+} td_few_rows;
+
 typedef struct td_gemm_kernels {
     int panel;   /* columns of a panel of B: the widest block */
     int rows;    /* rows that are computed together; blocks of a multiple of it waste nothing */
@@ -72,6 +83,10 @@ typedef struct td_gemm_kernels {
     /* Only of f32, and any values of four bytes: transposes k rows of n elements, element (p, j)
      * from from[p + j*col] to to[p*row + j]. */
     void (*turn)(float *to, const float *from, int64_t row, int64_t k, int64_t n, int64_t col);
+
+    /* Only of f32, or NULL: few rows of A by dense columns of B, which are b_row apart; k is a
+     * multiple of 8, and n at least 8. */
+    void (*few_turned)(const td_few_rows *product);
 
     /* The following are NULL in some tables, as `pack` is; their n is at most `lanes`.
      * As `block`, but element (i, j) meets, at row p of B, element (i, first[j] + p) of A. */

@@ -8,6 +8,7 @@
  * n counts elements; a stride follows its pointer and counts elements too. */
 #pragma once
 
+#include "tensor/cpu/gemm_kernels.h"
 #include "tensor/kernels/kernels.h"
 
 /* loops_elements.inc: of elements side by side. y may be x, or a, or b. */
@@ -71,17 +72,7 @@ typedef struct td_attention_tile {
     const void *lse, *dots;
 } td_attention_tile;
 
-/* c (m x n) = a b, sums of k terms as the micro-kernels make them; rows of b are dense. more: the
- * terms follow those that are in c. */
-typedef struct td_few_rows {
-    bool more;
-    int64_t m, n, k;
-    const void *a, *b;
-    int64_t a_row, a_col, b_row, c_row;
-    void *c;
-} td_few_rows;
-
-/* f32 and f64; rope bf16, too. */
+/* f32 and f64; rope and few_rows bf16, too. */
 typedef struct td_transformer_loops {
     /* loops_attention.inc */
     /* scores -> exp(scale (score - top)) */
@@ -101,7 +92,7 @@ typedef struct td_transformer_loops {
      * exponentials of the distances to `top`, the largest one so far; x = exp(x - lse) scale. */
     void (*add_exponentials)(int64_t n, const void *x, double *top, double *sum);
     void (*entropy_piece_grad)(int64_t n, void *x, double lse, double scale);
-    void (*few_rows)(const td_few_rows *product); /* loops_few.inc */
+    void (*few_rows)(const td_few_rows *product); /* loops_few.inc; of B: f32 and bf16 */
 } td_transformer_loops;
 
 typedef struct td_loops {

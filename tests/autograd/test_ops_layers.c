@@ -4,6 +4,7 @@
 
 #include "autograd/fused.h"
 #include "tensor/extend.h"
+#include "tensor/storage.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -372,6 +373,27 @@ static void test_embedding(void **state)
     }
 }
 
+/* The rows of a table in bf16 are widened, and not the table, unless it takes gradients. */
+static void test_embedding_of_half(void **state)
+{
+    (void)state;
+    td_tensor *table = td_full(TD_SHAPE(1000, 64), 0.375, TD_BF16, TD_CPU);
+    td_tensor *index = ref_input(TD_SHAPE(5), TD_I64, TD_ROW_MAJOR, 0.0, 1000.0);
+    for (int grad = 0; grad < 2; grad++) {
+        td_requires_grad(table, grad != 0);
+        size_t before = td_step_memory(TD_CPU).in_use;
+        td_tensor *y = td_embedding(index, table);
+        size_t taken = td_step_memory(TD_CPU).in_use - before;
+        assert_int_equal(y->dtype, TD_F32);
+        for (int64_t i = 0; i < 5 * 64; i++) {
+            assert_true(((const float *)td_ptr(y))[i] == 0.375F);
+        }
+        assert_int_equal(taken >= 1000 * 64 * sizeof(float), grad);
+    }
+    td_requires_grad(table, false);
+    td_free(table);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -385,6 +407,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_losses, begin, end),
         cmocka_unit_test_setup_teardown(test_dropout, begin, end),
         cmocka_unit_test_setup_teardown(test_embedding, begin, end),
+        cmocka_unit_test_setup_teardown(test_embedding_of_half, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
