@@ -35,6 +35,8 @@ typedef struct td_dist_options {
     double timeout;          /* seconds, for joining and for each collective; 0: 300 */
     struct td_store *store;  /* dist/comm/store.h: the ranks meet in this store instead of at
                                 init_method. Needs rank and world_size. You close the store */
+    const struct td_gathering *gathering; /* dist/comm/store.h: for worlds that follow each other in
+                                             one store; NULL: none does */
 } td_dist_options;
 
 /* td_dist_init() joins the other ranks and makes the world group, which contains all ranks and is

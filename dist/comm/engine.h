@@ -79,6 +79,7 @@ typedef struct td_engine_init {
     td_store *store;     /* under the group's own prefix; its waits also fail if a rank has died */
     const char *address; /* of this host, for peers; NULL: unknown */
     double timeout;
+    double connect; /* seconds: timeout, or fewer, to connect to the other ranks */
 } td_engine_init;
 
 typedef struct td_engine_type {

@@ -8,6 +8,7 @@
 #include "tensor/storage.h"
 #include "tensor/extend.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +20,7 @@ static struct {
     bool initialized;
     td_rendezvous_result met; /* this process's rank and the store, found by td_rendezvous */
     char backend[64]; /* that the program or the environment asks for; "": by where ranks are */
-    double timeout;
+    double timeout, connect;      /* connect 0: the same */
     td_group *groups[MAX_GROUPS]; /* by index; NULL: not a member, or freed */
     int group_count;
 } dist;
@@ -112,6 +113,7 @@ static td_status start_engine(td_group *group, const int *ranks)
                                 .store = store,
                                 .address = dist.met.address[0] ? dist.met.address : NULL,
                                 .timeout = group_seconds_left(deadline) };
+        init.connect = dist.connect > 0 ? fmin(dist.connect, init.timeout) : init.timeout;
         status = group->engine_type->init(&group->engine, &init);
     }
     status = status == TD_OK ? TD_OK : tell_failure(group, store, status);
@@ -198,6 +200,7 @@ td_status td_dist_init_at(td_dist_options given, td_site at)
                "td_dist_init: it has been called before; td_dist_destroy comes first");
     TD_TRY(td_rendezvous(options, &dist.met));
     dist.timeout = options->timeout > 0 ? options->timeout : TIMEOUT;
+    dist.connect = options->gathering != NULL ? options->gathering->connect_timeout : 0;
     dist.group_count = 0;
     choose_backend(options);
     td_status status = make_group(dist.met.rank, dist.met.world_size, NULL, "", &dist.groups[0]);

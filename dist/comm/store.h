@@ -114,6 +114,17 @@ int td_free_port(void);
  * "10.77.0.2". The store owns the text. */
 const char *td_tcp_store_local_address(const td_store *store);
 
+/* For td_dist_options.gathering: processes that make one world after another in one store, of which
+ * not all have been in the worlds before. */
+typedef struct td_gathering {
+    const char *name;       /* of this world in the store, the same on all ranks */
+    double connect_timeout; /* seconds to connect to the other ranks; 0: the time-out of the init.
+                               Gloo does not notice that a rank dies meanwhile */
+    /* Called about every 0.1 s while the ranks are waited for; a failure ends the init. */
+    td_status (*look)(void *user);
+    void *user;
+} td_gathering;
+
 /* Opens a store in a file, on a file system that all ranks share and that supports fcntl's locks.
  * run_id names the run: a file of another run is emptied first. With run_id NULL a file is emptied
  * if all its users have ended. The file remains when the store is closed. It must be this user's,

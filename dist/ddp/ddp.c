@@ -7,6 +7,7 @@
 #include "dist/comm/mesh.h"
 #include "nn/internal.h"
 #include "nn/params.h"
+#include "nn/shared/shared.h"
 #include "nn/module.h"
 #include "tensor/extend.h"
 #include "tensor/storage.h"
@@ -165,9 +166,9 @@ static td_status surround(td_module *model, const td_ddp_options *options, td_di
     return status;
 }
 
-td_module *td_ddp_at(td_ddp_options options, td_site at)
+td_status td_ddp_join(td_ddp_options options, td_site at)
 {
-    td_module *model = options.model;
+    const td_module *model = options.model;
     TD_REQUIRE(options.codec == NULL || options.comm_hook == NULL, at,
                "td_ddp: .comm_hook (%s) and .codec (%s): give one of them", options.comm_hook,
                options.codec->name);
@@ -190,11 +191,33 @@ td_module *td_ddp_at(td_ddp_options options, td_site at)
     const td_strategy *strategy = options.strategy;
     td_divided divided =
         strategy != NULL ? strategy->type->check(strategy, &options, at) : TD_DIVIDES_NOTHING;
-    if (model != NULL && surround(model, &options, divided) != TD_OK) {
-        td_module_free(model);
-        return NULL;
+    return model != NULL ? surround(options.model, &options, divided) : TD_E_NOMEM;
+}
+
+td_module *td_ddp_at(td_ddp_options options, td_site at)
+{
+    if (td_ddp_join(options, at) == TD_OK) {
+        return options.model;
     }
-    return model;
+    if (options.model != NULL) {
+        td_module_free(options.model);
+    }
+    return NULL;
+}
+
+td_status td_ddp_leave(td_module *model)
+{
+    td_params *params = td_params_trained(model);
+    const td_tensor *flat = td_params_flat(params);
+    if (td_is_ddp(model)) {
+        td_module_unsurround(model, run_ddp, td_ddp_state_of(model));
+    }
+    td_tensor *own = td_zeros(td_shape_of(flat), flat->dtype, td_device_of(flat));
+    td_status status = own != NULL ? td_params_set_memory(params, NULL, own) : TD_E_NOMEM;
+    if (status != TD_OK) {
+        td_free(own);
+    }
+    return status;
 }
 
 /* ---- settings ---- */

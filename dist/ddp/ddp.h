@@ -169,6 +169,12 @@ td_status td_ddp_open_parts(td_ddp_state *s);
 
 td_ddp_state *td_ddp_state_of(const td_module *net); /* fatal without td_ddp */
 
+/* td_ddp of a model that stays the caller's if it fails; and the end of td_ddp, or of a td_ddp_join
+ * that has failed, where ranks have whole values: the gradients leave the group's memory, so that
+ * td_dist_destroy may follow, and td_ddp_join in another world. */
+td_status td_ddp_join(td_ddp_options options, td_site at);
+td_status td_ddp_leave(td_module *model);
+
 /* Keeps the first failure; reports the failure to the user's function, or as a fatal error. Before
  * that td_ddp_break breaks a mesh's groups: ranks that a failure in one group has not reached would
  * wait for this rank in the other. */

@@ -10,6 +10,7 @@
 #include "autograd/hooks.h"
 #include "dist/comm/collectives.h"
 #include "nn/params.h"
+#include "nn/shared/shared.h"
 #include "tensor/extend.h"
 #include "tensor/storage.h"
 
@@ -245,17 +246,32 @@ static td_status whole_on(td_leaves *v, td_ddp_event event, td_ddp_unit *unit)
 
 /* ---- beginning and end ---- */
 
-/* Memory of the flat gradients' length for each place. Collective. */
-static td_status make_sums(td_leaves *v, int places)
+/* Gives the flat gradients memory of `length` elements, of which they are the beginning. The
+ * optimizer's state is as long as the gradients, and stays, whatever the number of ranks. */
+static td_status lengthen_gradients(td_ddp_state *s, int64_t length)
+{
+    const td_tensor *flat = td_params_flat(s->params);
+    td_tensor *memory = td_ddp_new_memory(s->group, td_device_of(flat), length, flat->dtype);
+    td_tensor *grads = memory != NULL ? td_ddp_slice(memory, 0, td_numel(flat)) : NULL;
+    td_free(memory);
+    td_status status = grads != NULL ? td_params_set_memory(s->params, NULL, grads) : TD_E_NOMEM;
+    if (status != TD_OK) {
+        td_free(grads);
+    }
+    return status;
+}
+
+/* Memory of this length for each place. Collective. */
+static td_status make_sums(td_leaves *v, int places, int64_t length)
 {
     whole *w = whole_of(v);
     td_tensor *flat = td_params_flat_grad(v->ddp->params);
     td_device device = td_device_of(flat);
-    td_shape shape = TD_SHAPE(td_numel(flat));
+    td_shape shape = TD_SHAPE(length);
     w->sums[0] = td_borrow(td_ptr(flat), shape, flat->dtype, device);
     bool made = w->sums[0] != NULL;
     for (int i = 1; i < places; i++) {
-        w->sums[i] = td_ddp_new_memory(v->ddp->group, device, td_numel(flat), flat->dtype);
+        w->sums[i] = td_ddp_new_memory(v->ddp->group, device, length, flat->dtype);
         made = made && w->sums[i] != NULL;
     }
     for (int k = 0; v->ranks > 1 && !w->pairs && k < w->nodes; k++) {
@@ -276,7 +292,7 @@ static td_status whole_open(td_leaves *v)
     w->grain = v->ranks * (LINE / (int64_t)td_dtype_size(flat->dtype));
     int64_t length = (td_numel(flat) + w->grain - 1) / w->grain * w->grain;
     if (s->divided == TD_DIVIDES_NOTHING) { /* otherwise the strategy inside has done it */
-        TD_TRY(td_ddp_move_memory(s, length > td_numel(flat), length));
+        TD_TRY(lengthen_gradients(s, length));
     }
     int places = 1;
     for (int r = 0; r < v->ranks; r++) {
@@ -286,7 +302,7 @@ static td_status whole_open(td_leaves *v)
     bool doubles = (v->ranks & (v->ranks - 1)) == 0 && v->count % v->ranks == 0;
     bool cpu = s->model->device.type == TD_DEVICE_CPU;
     w->pairs = cpu && (v->ranks == v->count || doubles);
-    return td_group_agree(s->group, make_sums(v, places));
+    return td_group_agree(s->group, make_sums(v, places, length));
 }
 
 static void whole_close(td_leaves *v)

@@ -25,7 +25,8 @@
  * read-only file, a device and a pipe are not replaced, and the file's folder must be writable. A
  * relative path means what it means at the time of the call, also if the file is written in the
  * background. A process that is killed while it saves leaves its temporary file; the next save to
- * the same path removes that file. */
+ * the same path removes that file. A file in memory (memfd_create), whose path is /proc/self/fd/N,
+ * is written in its place. */
 #pragma once
 
 #include "nn/nn.h"

@@ -205,11 +205,22 @@ static int open_beside(const char *target, const struct stat *old, char **name)
     return fd;
 }
 
+/* A file in memory has no name, and no other file takes its place. */
+static bool is_nameless(const char *path)
+{
+    struct stat info;
+    return strncmp(path, "/proc/self/fd/", 14) == 0 && stat(path, &info) == 0 &&
+           S_ISREG(info.st_mode) && info.st_nlink == 0;
+}
+
 int td_temporary_open(const char *path, char **name)
 {
     struct stat old;
     bool replaces;
     *name = NULL;
+    if (is_nameless(path)) {
+        return open(path, O_WRONLY | O_TRUNC | O_CLOEXEC);
+    }
     char *target = look_at_target(path, &old, &replaces) ? find_target(path) : NULL;
     if (target == NULL) {
         return -1;
@@ -228,7 +239,9 @@ FILE *td_temporary_file(const char *path, char **name)
     if (fd >= 0 && file == NULL) {
         int error = errno;
         close(fd);
-        unlink(*name);
+        if (*name != NULL) {
+            unlink(*name);
+        }
         free(*name);
         *name = NULL;
         errno = error;
@@ -306,7 +319,7 @@ static const char *put_in_place(FILE *file, const char *name)
         failed = "closing";
         error = errno;
     }
-    if (failed == NULL && !td_temporary_rename(name)) {
+    if (failed == NULL && name != NULL && !td_temporary_rename(name)) {
         failed = "renaming";
         error = errno;
     }
@@ -322,11 +335,11 @@ td_status td_temporary_end(FILE *file, char *name, const char *path, int64_t byt
         fclose(file);
     } else if ((failed = put_in_place(file, name)) != NULL) {
         status = td_temporary_failed(path, bytes, failed);
-    } else if (!sync_folder(name)) {
+    } else if (name != NULL && !sync_folder(name)) {
         status = td_fail(TD_E_IO, "'%s' is saved, but syncing its folder failed: %s", path,
                          strerror(errno));
     }
-    if (!keep || failed != NULL) {
+    if (name != NULL && (!keep || failed != NULL)) {
         unlink(name);
     }
     free(name);

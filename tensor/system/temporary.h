@@ -21,7 +21,10 @@
  * eight hexadecimal digits, RANDOM has sixteen. Nobody can put a link to another file there
  * beforehand. The descriptor is above 2: text for a closed standard stream does not get into the
  * file. -1 with errno; *name is NULL. EISDIR, ESPIPE: the target is a folder, a device or a pipe;
- * EACCES: it is read-only. */
+ * EACCES: it is read-only.
+ *
+ * A path /proc/self/fd/N of a file without a name (memfd_create) is written in its place; *name is
+ * NULL. */
 int td_temporary_open(const char *path, char **name);
 FILE *td_temporary_file(const char *path, char **name); /* the same as a stream; NULL with errno */
 

@@ -111,7 +111,7 @@ fi
 # The first lesson trains in one process: td_evaluate asks what surrounds a module, and names no strategy.
 lesson=$build/apps/wine_single
 if [ -e "$lesson" ] && command -v nm >/dev/null; then
-    strategies=$(for folder in dist/ddp dist/ddp/extra dist/shard dist/slices dist/leaves dist/pipeline dist/dp dist/sync_bn; do calls $folder; done |
+    strategies=$(for folder in dist/ddp dist/ddp/extra dist/shard dist/slices dist/leaves dist/elastic dist/pipeline dist/dp dist/sync_bn; do calls $folder; done |
         awk '$1 ~ /^[A-Z]$/ && $1 != "U" { print $2 }' | sort -u)
     linked=$(nm "$lesson" | awk '$2 ~ /^[A-Z]$/ && $2 != "U" { print $3 }' | sort -u)
     [ "$(wc -l <<<"$strategies")" -ge 50 ] || strategies=$linked

@@ -20,8 +20,9 @@ dist/comm/engines/p2p/mpi
 dist/comm/engines/p2p         dist/comm/registry.c /td_p2p_engine_find/d
 dist/shard                    tandem.h /^.include.*dist.shard/d
 dist/pipeline
+dist/elastic
 dist/slices                   tandem.h /^.include.*dist.slices/d
-dist/leaves
+dist/leaves,dist/elastic
 dist/sync_bn
 dist/dp
 dist/trace

@@ -36,7 +36,8 @@ static int inits; /* successful inits of this process; the same number on all ra
 
 typedef struct meeting {
     const td_rendezvous_plan *plan;
-    td_store *store; /* under the prefix of this init */
+    const td_gathering *gathering; /* NULL: none */
+    td_store *store;               /* under the prefix of this init */
     double deadline, timeout;
     bool served_by_rank_0; /* not by a launcher, and not a file */
     char host[HOST_BYTES]; /* this host's identity */
@@ -214,7 +215,13 @@ static td_status rendezvous_meet(meeting *m, char **outcome)
     if (arrived == m->plan->world_size) {
         return settle_success(m, outcome);
     }
-    status = td_store_get_text(m->store, "outcome", rendezvous_seconds_left(m), outcome);
+    td_store_request get = { .op = TD_STORE_GET,
+                             .key = "outcome",
+                             .timeout = rendezvous_seconds_left(m),
+                             .look = m->gathering != NULL ? m->gathering->look : NULL,
+                             .user = m->gathering != NULL ? m->gathering->user : NULL };
+    size_t size;
+    status = td_store_call(m->store, &get, outcome, &size);
     return status == TD_E_TIMEOUT ? settle_missing(m, outcome) : status;
 }
 
@@ -306,8 +313,12 @@ static td_status open_store(const td_dist_options *options, const meeting *m,
     char prefix[400];
     TD_TRY(open_base(options, m, r));
     r->base->timeout = plan->way == TD_MEET_AT_STORE ? r->base->timeout : m->timeout;
-    snprintf(prefix, sizeof(prefix), "%s%s%d/init%d", plan->run_id,
-             plan->run_id[0] != '\0' ? "/" : "", plan->attempt, inits);
+    if (m->gathering != NULL) {
+        snprintf(prefix, sizeof(prefix), "%s", m->gathering->name);
+    } else {
+        snprintf(prefix, sizeof(prefix), "%s%s%d/init%d", plan->run_id,
+                 plan->run_id[0] != '\0' ? "/" : "", plan->attempt, inits);
+    }
     TD_TRY(td_prefix_store_open(r->base, prefix, &r->store));
     r->store->timeout = patience(m);
     return TD_OK;
@@ -389,7 +400,7 @@ td_status td_rendezvous(const td_dist_options *options, td_rendezvous_result *re
         td_error_report_fatal(); /* fatal errors go to the launcher, too */
     }
     TD_TRY(td_rendezvous_plan_make(options, &plan));
-    meeting m = { .plan = &plan };
+    meeting m = { .plan = &plan, .gathering = options->gathering };
     m.timeout = options->timeout > 0 ? options->timeout : DEFAULT_TIMEOUT;
     m.deadline = td_clock() + m.timeout;
     m.served_by_rank_0 = plan.way == TD_MEET_OVER_TCP && !plan.served_by_agent;

@@ -298,7 +298,7 @@ static td_status engine_open_p2p(td_p2p_engine *g, const td_engine_init *init)
     td_p2p_options options = { .rank = g->rank,
                                .size = g->size,
                                .address = address,
-                               .timeout = init->timeout,
+                               .timeout = init->connect,
                                .store = init->store,
                                .set = store_set,
                                .get = store_get,
@@ -313,7 +313,7 @@ static td_status engine_open_p2p(td_p2p_engine *g, const td_engine_init *init)
     return td_fail(result == TD_P2P_TIMEOUT ? TD_E_TIMEOUT : TD_E_NETWORK,
                    "%s: rank %d, at address %s, cannot connect to all other ranks within %.1f s: "
                    "%s. Can the hosts reach each other at the addresses that they have?",
-                   g->api->name, g->rank, address, init->timeout, g->api->error());
+                   g->api->name, g->rank, address, init->connect, g->api->error());
 }
 
 /* Makes the buffers that live as long as the engine. */

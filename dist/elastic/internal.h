@@ -1,0 +1,61 @@
+/* An elastic run, seen from inside:
+ *   elastic.c  the run: worlds, and what a step commits
+ *   members.c  who is in the next world
+ *   state.c    what a step may change, kept; and the state, given to those that are behind */
+#pragma once
+
+#include "dist/comm/store.h"
+#include "dist/elastic/elastic.h"
+#include "nn/module.h"
+
+enum { TD_ELASTIC_MOST = 1024 /* ranks */ };
+
+/* The members of a world, those that are furthest first: rank 0 has the state that goes on. */
+typedef struct td_elastic_members {
+    int64_t asked;    /* processes with smaller numbers are in the list, or not in the run */
+    int64_t step;     /* where the furthest are; -1: all have just come, without a state */
+    int count, whole; /* whole: how many, from the first on, are there */
+    int64_t ids[TD_ELASTIC_MOST];
+} td_elastic_members;
+
+/* What forward changes, as it was before the step. */
+typedef struct td_elastic_kept {
+    td_state_list list;
+    td_tensor **copies; /* of its buffers */
+    uint64_t *draws;    /* of each Dropout */
+} td_elastic_kept;
+
+struct td_elastic {
+    td_elastic_options options;
+    td_store *base, *store; /* base with a prefix */
+    td_store *worlds;       /* a connection of its own: a store has one will */
+    int64_t id, step;       /* id: this process's number, which no other gets; step -1: no state */
+    int world, rank;        /* the latest world; rank -1: this process is not in it */
+    bool failed, stands, over;
+    double looked; /* when it was last asked whether processes have come */
+    td_status status;
+    char message[1024];
+    td_elastic_members members; /* of the latest world; count 0: there was none */
+    td_elastic_kept kept;
+};
+
+/* ---- members.c ---- */
+
+/* Gives this process its number, and a will that tells the others of its end. */
+td_status td_elastic_number(td_elastic *e);
+/* Agrees on the next world with all that live: e->world, rank and members. */
+td_status td_elastic_agree(td_elastic *e);
+/* For waits: fails if a member has ended. */
+td_status td_elastic_look(void *run);
+/* Whether processes have come since the world was agreed on. */
+td_status td_elastic_arrivals(td_elastic *e, bool *come);
+
+/* ---- state.c ---- */
+
+td_status td_elastic_keep_open(td_elastic *e);
+void td_elastic_keep(td_elastic *e);
+void td_elastic_restore(td_elastic *e);
+void td_elastic_keep_close(td_elastic *e);
+/* Collective: rank 0 gives its state to those that are behind. Nothing changes unless all of it has
+ * come. */
+td_status td_elastic_share(td_elastic *e);

@@ -1,0 +1,52 @@
+/* For tests of elastic runs: processes that train, are killed and replaced. */
+#pragma once
+
+#include "dist/comm/store.h"
+#include "dist/elastic/elastic.h"
+
+#include <sys/types.h>
+
+/* Where in a step a process ends itself. */
+typedef enum elastic_when {
+    ELASTIC_NEVER,
+    ELASTIC_BEFORE_STEP,
+    ELASTIC_BEFORE_COMMIT,
+    ELASTIC_BEFORE_UPDATE, /* committed, and the weights are old */
+    ELASTIC_AFTER_STEP,
+    ELASTIC_FINISHED, /* with all steps made */
+} elastic_when;
+
+typedef struct elastic_case {
+    int ranks, leaves;
+    int64_t steps;
+    bool loads;          /* samples come from a loader */
+    const char *backend; /* NULL: shm */
+    double timeout;      /* 0: 20 */
+    /* The process with rank `victim` ends itself at a step, once; victim -1: all but rank 0. */
+    elastic_when when;
+    int victim;
+    int64_t at;
+    /* Random kills from here, `kills` of them, each after `least` to `most` seconds. */
+    int kills;
+    unsigned seed;
+    double least, most;
+    bool paced;    /* none while the run has not gone on after the one before */
+    double pause;  /* seconds that a step takes longer */
+    bool replaced; /* each that dies is replaced */
+    bool stops;    /* the victim is stopped instead, and continues when the others have gone on */
+    bool donor;    /* who takes up the state for the first time kills who gave it */
+} elastic_case;
+
+typedef struct elastic_result {
+    uint64_t hash;          /* of all that have finished, which have the same; 0: none has */
+    int started, worlds;    /* processes; the number of the last world */
+    int failed;             /* processes that ended with an error */
+    char message[1024];     /* of one of them */
+    double median, longest; /* seconds from a death to the next committed step */
+} elastic_result;
+
+/* Runs a case in at most `limit` seconds; otherwise the test fails. Nothing is left behind. */
+elastic_result elastic_run(const elastic_case *c, double limit);
+
+/* In the run's other processes, for tests that play a member: the store, with the run's prefix. */
+void elastic_play(void (*fn)(td_store *store));
