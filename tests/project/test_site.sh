@@ -4,6 +4,12 @@
 . "$(dirname "$0")/../help/tap.sh"
 repository=$PWD
 works 'all links' python3 scripts/site.py --check
+mapfile -t lessons < <(grep -oE '\]\([^ ()]*\.md\)' docs/tutorial/README.md | tr -d ']()' | grep -E '^[1-9]|leaves')
+for ((i = 1; i < ${#lessons[@]}; i++)); do
+    grep -q "^Next: .*[(/]$(basename "${lessons[i]}"))$" "docs/tutorial/${lessons[i - 1]}" || echo "${lessons[i - 1]} does not lead to ${lessons[i]}"
+done >"$work/out"
+[ "${#lessons[@]}" -ge 24 ] && [ ! -s "$work/out" ]
+tap $? 'each lesson leads to the next one' "$work/out"
 
 mkdir -p "$work/tree/docs"
 site=$PWD/scripts/site.py
