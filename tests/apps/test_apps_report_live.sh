@@ -4,6 +4,7 @@
 unset TANDEM_DATA # synthetic images
 client=$PWD/tests/apps/live_client.py
 page=$PWD/tests/apps/report_page.py
+text=$PWD/README.md
 few=(--limit 400 --batch-size 10)
 cd "$work" || exit 1
 port=$(python3 "$client" free)
@@ -59,6 +60,15 @@ sleep 0.5
 kill -INT "$run"
 ended 'Ctrl-C ends the run, although a request is half' 130
 wait "$silent"
+
+start 300 "$apps/gpt" --data "$text" --epochs 1000 --epoch-steps 10 --batch-size 2 --report gpt.html --report-live "$port"
+works 'a page of a GPT' python3 "$client" page "$port" live.html 120
+kill -INT "$run"
+ended 'it ends' 130
+test -s gpt.html
+tap $? 'and has its page'
+works 'train_net --help' "$apps/train_net" --help
+says 'train_net has the option' '--report-live'
 
 start 300 "$apps/cifar_resnet18" "${few[@]}" --spawn 2 --epochs 1000 --report two.html --report-live "$port"
 for _ in $(seq 60); do # until both ranks have steps
