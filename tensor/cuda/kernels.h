@@ -2,7 +2,8 @@
  * the .cu file that it starts. */
 #pragma once
 
-#include "tensor/kernels/kernels.h"
+#include "tensor/cuda/cuda.h"
+#include "tensor/kernels/staged.h"
 
 #define TD_KERNEL(TYPE, NAME, PARAMETERS, ARGUMENTS, COST) TYPE td_cuda_##NAME PARAMETERS;
 #define TD_KERNEL_CPU(TYPE, NAME, PARAMETERS, ARGUMENTS, COST)

@@ -1,5 +1,4 @@
 /* The table of CUDA's kernels. */
-#include "tensor/cuda/cuda.h"
 #include "tensor/clock.h"
 #include "tensor/cuda/kernels.h"
 #include "tensor/cuda/products.h"

@@ -1,5 +1,4 @@
 /* Operations on elements. */
-#include "tensor/cuda/cuda.h"
 #include "tensor/cuda/kernels.h"
 #include "tensor/cuda/launch_elements.h"
 

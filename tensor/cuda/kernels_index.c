@@ -1,8 +1,6 @@
 /* Kernels that find, check or follow indices. */
-#include "tensor/cuda/cuda.h"
 #include "tensor/cuda/kernels.h"
 #include "tensor/cuda/launch_index.h"
-#include "tensor/kernels/staged.h"
 
 void td_cuda_argmax(td_tensor *index, const td_tensor *x, int dim)
 {

@@ -1,5 +1,4 @@
 /* Kernels along one dimension. */
-#include "tensor/cuda/cuda.h"
 #include "tensor/cuda/kernels.h"
 #include "tensor/cuda/launch_lines.h"
 

@@ -1,8 +1,6 @@
 /* Filling, copying, looking for numbers that are not finite. */
-#include "tensor/cuda/cuda.h"
 #include "tensor/cuda/kernels.h"
 #include "tensor/cuda/launch_memory.h"
-#include "tensor/kernels/staged.h"
 
 void td_cuda_fill(td_tensor *y, double value)
 {

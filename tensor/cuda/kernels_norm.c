@@ -1,10 +1,8 @@
 /* Batch normalisation. Images in CUDA's order, or [N,C], are matrices with a row for each pixel of
  * each image; other orders are copied first. */
-#include "tensor/cuda/cuda.h"
 #include "tensor/cuda/kernels.h"
 #include "tensor/cuda/kernels_norm.h"
 #include "tensor/cuda/kernels_pool.h"
-#include "tensor/kernels/staged.h"
 
 td_cuda_channel td_cuda_channel_of(const td_tensor *t)
 {

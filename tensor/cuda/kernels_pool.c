@@ -1,8 +1,6 @@
 /* Pooling. */
-#include "tensor/cuda/cuda.h"
 #include "tensor/cuda/kernels.h"
 #include "tensor/cuda/kernels_pool.h"
-#include "tensor/kernels/staged.h"
 
 td_cuda_pool td_cuda_pool_of(const td_tensor *x, const td_tensor *y, const td_pool2d_params *params)
 {

@@ -1,8 +1,6 @@
 /* Convolutions and matrix products: from tensors of any strides and float dtypes to products.h. */
-#include "tensor/cuda/cuda.h"
 #include "tensor/cuda/kernels.h"
 #include "tensor/cuda/products.h"
-#include "tensor/kernels/staged.h"
 
 #include <string.h>
 

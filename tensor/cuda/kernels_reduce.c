@@ -1,11 +1,9 @@
 /* Reductions of any dimensions of a tensor of any strides. x's dimensions are of two kinds, kept
  * and reduced; the one that lies closest in memory decides how threads share the work. The cut into
  * segments depends on the shape alone. */
-#include "tensor/cuda/cuda.h"
 #include "tensor/cuda/kernels.h"
 #include "tensor/cuda/launch_memory.h"
 #include "tensor/cuda/launch_reduce.h"
-#include "tensor/kernels/staged.h"
 
 #include <math.h>
 

@@ -1,9 +1,7 @@
 /* Layer normalisation, softmax, cross-entropy. */
-#include "tensor/cuda/cuda.h"
 #include "tensor/cuda/kernels.h"
 #include "tensor/cuda/kernels_norm.h"
 #include "tensor/cuda/launch_rows.h"
-#include "tensor/kernels/staged.h"
 
 static const td_cuda_groups no_groups = { 0, 0, 0 };
 

@@ -1,9 +1,7 @@
 /* Optimizers, dropout, pictures. */
-#include "tensor/cuda/cuda.h"
 #include "tensor/cuda/kernels.h"
 #include "tensor/cuda/launch_train.h"
 #include "tensor/hooks.h"
-#include "tensor/kernels/staged.h"
 
 #include <math.h>
 
