@@ -185,7 +185,9 @@ static void walk(td_module *m, size_t prefix, void (*fn)(td_module *, const char
 void td_module_each(td_module *m, void (*fn)(td_module *m, const char *path, void *user),
                     void *user)
 {
-    walk(m, strlen(td_node_of(m)->path), fn, user);
+    if (m != NULL) {
+        walk(m, strlen(td_node_of(m)->path), fn, user);
+    }
 }
 
 td_module *td_module_find(td_module *m, const char *path)

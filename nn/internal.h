@@ -36,6 +36,10 @@ static inline td_module_node *td_node_of(const td_module *m)
  * (td_parameters); NULL: none. */
 const td_module *td_module_with_params(td_module *m);
 
+/* td_module_finish of m, whose state becomes a copy of the given one. A constructor that fills a
+ * state of its own need not ask whether m is NULL. */
+td_module *td_module_finish_with(td_module *m, const void *state);
+
 /* Frees memory after 256 other calls, so that using a freed module or its parameters gives a
  * message. */
 void td_free_later(void *memory);

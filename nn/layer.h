@@ -3,8 +3,6 @@
 
 #include "nn/internal.h"
 
-#include <stddef.h>
-
 /* The type of modules that compute `result` from x, the call's site `at` and their state s. The
  * rest are more fields of the type. */
 #define TD_LAYER_BY(name_, state_type, type_name, result, ...)                                     \
@@ -28,14 +26,9 @@
     }                                                                                              \
     TD_LAYER_BY(operation, options_type, type_name, operation##_with(*s, x, at), __VA_ARGS__)
 
-/* A module whose state begins as a copy of the given one, `size` bytes. NULL: memory is short. */
-td_module *td_layer_new(const td_module_type *type, const void *state, size_t size);
-
 /* Adds the parameters "weight", drawn as PyTorch draws a Linear's or a convolution's, and, unless
- * no_bias, "bias" [outputs], and finishes m. The state's pointers to them lie `place` bytes from
- * its start, the weight's first. m may be NULL. */
-td_module *td_layer_weights(td_module *m, size_t place, td_shape shape, int64_t outputs,
-                            bool no_bias);
-/* The same for a normalisation, whose weight begins as 1 and whose bias as 0. */
-td_module *td_layer_scales(td_module *m, size_t place, td_shape shape, bool no_weight,
-                           bool no_bias);
+ * `bias` is NULL, "bias" [outputs]. The pointers to them are for the module's state. */
+void td_layer_weights(td_module *m, td_tensor **weight, td_tensor **bias, td_shape shape,
+                      int64_t outputs);
+/* The same for a normalisation, whose weight (unless NULL) begins as 1 and whose bias as 0. */
+void td_layer_scales(td_module *m, td_tensor **weight, td_tensor **bias, td_shape shape);

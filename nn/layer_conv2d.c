@@ -78,7 +78,8 @@ td_module *td_nn_conv2d_at(td_nn_conv2d_options o, td_site at)
     td_op_pair(o.stride, o.stride_hw, 1, 1, name, "stride", s.stride_hw, at);
     td_op_pair(o.padding, o.padding_hw, 0, 0, name, "padding", s.padding_hw, at);
     td_op_pair(o.dilation, o.dilation_hw, 1, 1, name, "dilation", s.dilation_hw, at);
-    return td_layer_weights(td_layer_new(&conv2d_type, &s, sizeof s),
-                            offsetof(td_conv2d_options, w),
-                            TD_SHAPE(o.out, o.in / groups, kernel[0], kernel[1]), o.out, o.no_bias);
+    td_module *m = td_module_new(&conv2d_type, sizeof s);
+    td_layer_weights(m, &s.w, o.no_bias ? NULL : &s.b,
+                     TD_SHAPE(o.out, o.in / groups, kernel[0], kernel[1]), o.out);
+    return td_module_finish_with(m, &s);
 }

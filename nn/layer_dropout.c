@@ -76,7 +76,7 @@ static td_module *make(const td_module_type *type, double p, td_site at)
 {
     TD_REQUIRE(p >= 0.0 && p < 1.0, at, "%s(%g): p must be in [0, 1)", type->name, p);
     dropout_state s = { .p = p, .place.seed = td_default_generator()->seed };
-    return td_module_finish(td_layer_new(type, &s, sizeof s));
+    return td_module_finish_with(td_module_new(type, sizeof s), &s);
 }
 
 LAYER(dropout, "Dropout", numbers_of(self, x, at), at)

@@ -21,17 +21,14 @@ td_module *td_nn_embedding_at(td_nn_embedding_options o, td_site at)
                "td_nn_embedding: padding_idx %lld lies outside of the %lld rows",
                (long long)o.padding_idx, (long long)rows);
     td_embedding_options options = { .has_padding = o.has_padding, .padding_idx = padding };
-    td_module *m = td_layer_new(&embedding_type, &options, sizeof options);
-    if (m == NULL) {
-        return NULL;
-    }
+    td_module *m = td_module_new(&embedding_type, sizeof options);
     td_tensor *table = td_module_new_parameter(m, "weight", TD_SHAPE(rows, features), TD_ROW_MAJOR);
-    ((td_embedding_options *)m->state)->table = table;
+    options.table = table;
     if (table != NULL) {
         td_init_normal_(table, 1.0);
     }
     if (table != NULL && o.has_padding) {
         td_init_zero_row_(table, padding);
     }
-    return td_module_finish(m);
+    return td_module_finish_with(m, &options);
 }

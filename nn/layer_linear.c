@@ -31,7 +31,8 @@ td_module *td_nn_linear_at(td_nn_linear_options o, td_site at)
 {
     TD_REQUIRE(o.in > 0 && o.out > 0, at, "td_nn_linear(%lld, %lld): both sizes must be positive",
                (long long)o.in, (long long)o.out);
-    td_module *m = td_layer_new(&linear_type, &(linear_state){ NULL, NULL }, sizeof(linear_state));
-    return td_layer_weights(m, offsetof(linear_state, weight), TD_SHAPE(o.out, o.in), o.out,
-                            o.no_bias);
+    linear_state s = { NULL, NULL };
+    td_module *m = td_module_new(&linear_type, sizeof s);
+    td_layer_weights(m, &s.weight, o.no_bias ? NULL : &s.bias, TD_SHAPE(o.out, o.in), o.out);
+    return td_module_finish_with(m, &s);
 }

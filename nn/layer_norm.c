@@ -211,24 +211,16 @@ td_module *td_nn_batch_norm2d_at(td_nn_batch_norm2d_options options, td_site at)
     TD_REQUIRE(!options.cumulative || options.momentum == 0.0, at,
                "td_nn_batch_norm2d: give .momentum (%g) or .cumulative, not both",
                options.momentum);
-    batch_norm_state own = { .channels = channels,
-                             .eps = options.eps,
-                             .momentum = options.momentum };
+    batch_norm_state s = { .channels = channels, .eps = options.eps, .momentum = options.momentum };
     td_shape shape = TD_SHAPE(channels);
-    td_module *m =
-        td_layer_scales(td_layer_new(&batch_norm_type, &own, sizeof own),
-                        offsetof(batch_norm_state, weight), shape, options.no_weight, false);
-    if (m == NULL) {
-        return NULL;
-    }
-    batch_norm_state *s = m->state;
-    s->running_mean = td_module_buffer(m, "running_mean", td_zeros(shape, TD_F32, TD_CPU));
-    s->running_var = td_module_buffer(m, "running_var", td_full(shape, 1.0, TD_F32, TD_CPU));
+    td_module *m = td_module_new(&batch_norm_type, sizeof s);
+    td_layer_scales(m, options.no_weight ? NULL : &s.weight, &s.bias, shape);
+    s.running_mean = td_module_buffer(m, "running_mean", td_zeros(shape, TD_F32, TD_CPU));
+    s.running_var = td_module_buffer(m, "running_var", td_full(shape, 1.0, TD_F32, TD_CPU));
     if (options.cumulative) {
-        s->batches =
-            td_module_buffer(m, "num_batches_tracked", td_zeros(TD_SCALAR, TD_I64, TD_CPU));
+        s.batches = td_module_buffer(m, "num_batches_tracked", td_zeros(TD_SCALAR, TD_I64, TD_CPU));
     }
-    return td_module_finish(m);
+    return td_module_finish_with(m, &s);
 }
 
 /* ---- LayerNorm ---- */
@@ -255,7 +247,8 @@ td_module *td_nn_layer_norm_at(td_nn_layer_norm_options o, td_site at)
                (long long)o.features);
     td_shape shape = o.features > 0 ? TD_SHAPE(o.features) : o.shape;
     layer_norm_state s = { .options = { .eps = o.eps, .dims = shape.ndim }, .shape = shape };
-    return td_layer_scales(td_layer_new(&layer_norm_type, &s, sizeof s),
-                           offsetof(td_layer_norm_options, weight), shape, o.no_weight,
-                           o.no_weight || o.no_bias);
+    td_module *m = td_module_new(&layer_norm_type, sizeof s);
+    td_layer_scales(m, o.no_weight ? NULL : &s.options.weight,
+                    o.no_weight || o.no_bias ? NULL : &s.options.bias, shape);
+    return td_module_finish_with(m, &s);
 }

@@ -68,7 +68,7 @@ static td_module *make_pool(const td_module_type *type, const td_nn_pool2d_optio
                    "%s: padding %d with a kernel of %d: at most half the kernel", type->name,
                    pool.padding_hw[d], pool.kernel_hw[d]);
     }
-    return td_module_finish(td_layer_new(type, &pool, sizeof pool));
+    return td_module_finish_with(td_module_new(type, sizeof pool), &pool);
 }
 
 td_module *td_nn_max_pool2d_at(td_nn_pool2d_options options, td_site at)

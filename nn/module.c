@@ -291,6 +291,14 @@ td_module *td_module_finish(td_module *m)
     return m;
 }
 
+td_module *td_module_finish_with(td_module *m, const void *state)
+{
+    if (m != NULL) {
+        memcpy(m->state, state, td_node_of(m)->state_size);
+    }
+    return td_module_finish(m);
+}
+
 /* Clears a tensor's entries in a tree: a shared tensor has several. */
 static void forget_tensor(td_module *m, const td_tensor *t)
 {

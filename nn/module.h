@@ -118,7 +118,8 @@ void td_init_kaiming_normal_fan_in_(td_tensor *weight);
 
 /* ---- walking a model ---- */
 
-/* Calls fn for the module and all below, parents first, with the path ("" at the top). */
+/* Calls fn for the module and all below, parents first, with the path ("" at the top). m NULL:
+ * nothing happens. */
 void td_module_each(td_module *m, void (*fn)(td_module *m, const char *path, void *user),
                     void *user);
 

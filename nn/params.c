@@ -1,7 +1,7 @@
 /* Flat parameters: all parameters of a model side by side in one stretch of memory, all gradients
  * in another of the same form. Optimizers then make one pass, and data parallelism sends slices of
  * it without copying. The leaves keep their headers; only the memory behind them is exchanged. */
-#include "nn/params_internal.h"
+#include "nn/params.h"
 #include "autograd/tape.h"
 #include "nn/internal.h"
 #include "tensor/kernels/packed.h"
@@ -332,21 +332,6 @@ td_tensor *td_params_flat_grad(const td_params *params)
     return alive(params)->flat_grad;
 }
 
-bool td_params_deferred(const td_params *params)
-{
-    return params->deferred;
-}
-
-const int *td_params_order(const td_params *params)
-{
-    return params->order;
-}
-
-int td_params_reorders(const td_params *params)
-{
-    return params->reorders;
-}
-
 td_params *td_params_laid_out(const td_module *m)
 {
     return td_node_of(m)->params;
@@ -416,14 +401,4 @@ void td_params_drop_state(td_params *params, td_tensor *state)
             return;
         }
     }
-}
-
-int td_params_state_count(const td_params *params)
-{
-    return params->extra_count;
-}
-
-td_tensor *td_params_state(const td_params *params, int i)
-{
-    return params->extra[i].state;
 }

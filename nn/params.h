@@ -17,12 +17,6 @@ const char *td_params_frozen(const td_params *params);
  * gradients calls it first. */
 void td_params_follow(td_params *params);
 
-/* order[k]: which parameter is the k-th in memory. */
-const int *td_params_order(const td_params *params);
-
-/* How often the order in memory has changed. */
-int td_params_reorders(const td_params *params);
-
 /* sum |g|^p of a gradient, or of a part of one. */
 typedef double (*td_part_sum)(const td_tensor *part, double p);
 
@@ -49,10 +43,6 @@ void td_params_spend(td_params *params);
  * or has made its step. */
 td_tensor *td_params_waiting(const td_params *params, int i);
 
-/* Whether parameters are deferred (td_defer_init): then no flat memory is there until
- * td_params_spread. */
-bool td_params_deferred(const td_params *params);
-
 /* The layout of m's parameters; NULL: they are not laid out. */
 td_params *td_params_laid_out(const td_module *m);
 
@@ -63,10 +53,6 @@ td_params *td_params_laid_out(const td_module *m);
 td_tensor *td_params_new_flat(td_params *params);
 td_tensor *td_params_new_numbers(td_params *params, int64_t count, td_dtype dtype);
 void td_params_drop_state(td_params *params, td_tensor *state);
-
-/* All such state. Ranks that train the same model have it in the same order. */
-int td_params_state_count(const td_params *params);
-td_tensor *td_params_state(const td_params *params, int i);
 
 /* ---- ranks that train the same parameters ----
  *
@@ -92,8 +78,6 @@ typedef struct td_params_peers {
 } td_params_peers;
 const td_params_peers *td_params_ranks_of(const td_params *params); /* NULL: there are none */
 const td_params_peers *td_params_peers_of(const td_params *params); /* NULL: they share nothing */
-/* Ranks that have only slices of tensors (nn/shared/slices.h); NULL: there are none. */
-const struct td_slicing *td_params_slicing(const td_params *params);
 /* The length of the flat space. */
 int64_t td_params_length(const td_params *params);
 
@@ -109,7 +93,6 @@ typedef struct td_staging {
     td_status (*agree)(td_status mine, void *user); /* TD_OK if it is that on all ranks */
     void *user;
 } td_staging;
-const td_staging *td_params_staging(const td_params *params); /* NULL: there is one stage */
 /* Which of staging's tensors t is; -1: none. */
 static inline int td_staging_place(const td_staging *staging, const td_tensor *t)
 {
@@ -119,6 +102,39 @@ static inline int td_staging_place(const td_staging *staging, const td_tensor *t
     }
     return i;
 }
+
+/* ---- the list ---- */
+
+/* Bytes: a cache line, and the widest vector register; every parameter begins on one. */
+enum { TD_PARAMS_LINE = 64 };
+
+typedef struct td_params_extra {
+    td_tensor *state;
+    bool flat; /* of the parameters' form, so it is rearranged along with them */
+} td_params_extra;
+
+struct td_params {
+    td_param *items; /* in the order of registration */
+    int count;
+    int *order;       /* order[k]: the index of the k-th in memory */
+    int reorders;     /* how often the order has changed */
+    td_tensor **left; /* frozen when the list was made, and not in it */
+    int left_count;
+    bool trained_only; /* td_params_trained */
+    td_tensor **grads; /* headers over flat_grad, one for each leaf */
+    td_tensor *flat, *flat_grad;
+    td_params_extra *extra; /* optimizer state, in the same order on all ranks */
+    int extra_count;
+    td_params_peers peers;
+    td_params_training training;
+    const td_staging *staging;        /* NULL: there is one stage */
+    const struct td_slicing *slicing; /* nn/shared/slices.h; NULL: there are no slices */
+    bool deferred;                    /* there is no memory yet: td_params_spread makes it */
+    bool freed;                       /* with its model */
+};
+
+/* Where each parameter begins, in the given order, and how long the whole becomes. */
+int64_t td_params_place(const td_params *p, td_dtype dtype, const int *order, int64_t *begin);
 
 /* State of this rank's window, zeroed; of all parameters if no ranks share it. dtype: the
  * parameters', or TD_BF16 or TD_U8, packed (tensor/kernels/packed.h) next to f32. */

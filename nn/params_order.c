@@ -1,6 +1,6 @@
 /* Another order of the parameters in their flat memory. The leaves keep their headers. */
 #include "nn/module.h"
-#include "nn/params_internal.h"
+#include "nn/params.h"
 #include "tensor/storage.h"
 
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* What a rank has of each parameter: all of it, or the window that nn/shared/ says. Without
  * nn/shared/ every rank has all. */
-#include "nn/params_internal.h"
+#include "nn/params.h"
 #include "tensor/storage.h"
 
 td_tensor td_params_part(const td_tensor *t, int64_t begin, int64_t count)
@@ -21,11 +21,6 @@ const td_params_peers *td_params_ranks_of(const td_params *params)
 const td_params_peers *td_params_peers_of(const td_params *params)
 {
     return params->peers.gather != NULL ? &params->peers : NULL;
-}
-
-const struct td_slicing *td_params_slicing(const td_params *params)
-{
-    return params->slicing;
 }
 
 void td_params_meet(const td_params *params)
@@ -60,11 +55,6 @@ td_tensor *td_params_grad_here(const td_params *params, int i, td_tensor *part)
     td_window here = td_params_here(params, i);
     *part = td_params_part(params->flat_grad, here.place, here.count);
     return here.count > 0 ? part : NULL;
-}
-
-const td_staging *td_params_staging(const td_params *params)
-{
-    return params->staging;
 }
 
 bool td_params_sums(const td_params *params)

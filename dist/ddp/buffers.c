@@ -97,8 +97,7 @@ static td_status broadcast_deferred(td_ddp_state *s)
 
 td_status td_ddp_broadcast_all(td_ddp_state *s)
 {
-    TD_TRY(td_params_deferred(s->params)
-               ? broadcast_deferred(s)
-               : td_broadcast(s->group, td_params_flat(s->params), s->root, NULL));
+    TD_TRY(s->params->deferred ? broadcast_deferred(s)
+                               : td_broadcast(s->group, td_params_flat(s->params), s->root, NULL));
     return td_ddp_broadcast_buffers(s);
 }

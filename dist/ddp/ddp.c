@@ -129,7 +129,7 @@ static td_status ddp_prepare(td_ddp_state *s)
     s->params = td_params_trained(s->model);
     s->count = s->params != NULL ? td_params_count(s->params) : 0;
     TD_TRY(td_ddp_open_parts(s)); /* fails on all ranks if one has no parameters laid out */
-    if (td_params_deferred(s->params) && s->divided < TD_DIVIDES_VALUES) {
+    if (s->params->deferred && s->divided < TD_DIVIDES_VALUES) {
         return td_fail(TD_E_ARG,
                        "td_ddp: the model was made after td_defer_init(true), which is for a "
                        "strategy that divides values (td_zero(3)): otherwise every rank has all");

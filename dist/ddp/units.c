@@ -23,7 +23,7 @@ static double limit_of(const td_ddp_state *s, int unit, double still_to_come)
 /* Bytes of the k-th gradient that becomes ready. */
 static double gradient_bytes(const td_ddp_state *s, int k)
 {
-    const td_param *p = td_params_get(s->params, td_params_order(s->params)[k]);
+    const td_param *p = td_params_get(s->params, s->params->order[k]);
     return (double)p->count * (double)td_dtype_size(td_params_flat(s->params)->dtype);
 }
 
@@ -48,7 +48,7 @@ static td_status open_unit(td_ddp_units *units, int first)
  * belongs to another of them, otherwise once its gradients reach the limit, or exceed it. */
 static bool ends_with(const td_ddp_state *s, int k, double filled, double still_to_come)
 {
-    const int *order = td_params_order(s->params), *of = s->units.of_param;
+    const int *order = s->params->order, *of = s->units.of_param;
     return of != NULL ? k + 1 < s->count && of[order[k]] != of[order[k + 1]]
                       : filled >= limit_of(s, s->units.count - 1, still_to_come);
 }
@@ -56,7 +56,7 @@ static bool ends_with(const td_ddp_state *s, int k, double filled, double still_
 static td_status ddp_assign(td_ddp_state *s)
 {
     td_ddp_units *units = &s->units;
-    const int *order = td_params_order(s->params);
+    const int *order = s->params->order;
     double filled = 0.0, still_to_come = 0.0;
     bool open = false;
     for (int k = 0; k < s->count; k++) {
@@ -82,7 +82,7 @@ static td_status ddp_assign(td_ddp_state *s)
 static int64_t begin_of(const td_ddp_state *s, int place)
 {
     return place == s->count ? td_params_length(s->params)
-                             : td_params_get(s->params, td_params_order(s->params)[place])->begin;
+                             : td_params_get(s->params, s->params->order[place])->begin;
 }
 
 /* Sets a unit's slice of memory: up to the next unit, gaps included. */
@@ -90,7 +90,7 @@ static td_status ddp_place(td_ddp_state *s, int i)
 {
     td_ddp_unit *u = &s->units.list[i];
     td_bucket *b = &u->b;
-    b->params = td_params_order(s->params) + u->first;
+    b->params = s->params->order + u->first;
     b->begin = begin_of(s, u->first);
     b->count = begin_of(s, u->first + b->param_count) - b->begin;
     if (s->units.describe != NULL) {
@@ -123,7 +123,7 @@ void td_units_free(td_ddp_state *s)
 td_status td_units_make(td_ddp_state *s)
 {
     td_units_free(s);
-    s->units.layout = td_params_reorders(s->params);
+    s->units.layout = s->params->reorders;
     TD_TRY(ddp_assign(s));
     for (int i = 0; i < s->units.count; i++) {
         TD_TRY(ddp_place(s, i));
@@ -152,7 +152,7 @@ static td_status share_numbers(td_ddp_state *s, int32_t *values, int count, int 
  * the checkpoint's. All ranks take rank 0's order. */
 td_status td_units_first_order(td_ddp_state *s)
 {
-    const int *now = td_params_order(s->params);
+    const int *now = s->params->order;
     int32_t *order = malloc(((size_t)s->count + 1) * sizeof *order);
     if (order == NULL) {
         return td_fail(TD_E_NOMEM, "td_ddp: no memory for an order");
@@ -194,7 +194,7 @@ static void write_order(const td_ddp_state *s, int32_t *order)
     for (int k = 0; k < r->ready_count; k++) {
         order[count++] = r->ready_order[k];
     }
-    const int *now = td_params_order(s->params);
+    const int *now = s->params->order;
     for (int k = 0; k < s->count; k++) {
         if (!r->params[now[k]].ready) {
             order[count++] = now[k];
@@ -232,5 +232,5 @@ td_status td_units_rebuild(td_ddp_state *s)
 
 td_status td_units_follow_layout(td_ddp_state *s)
 {
-    return td_params_reorders(s->params) == s->units.layout ? TD_OK : remake(s);
+    return s->params->reorders == s->units.layout ? TD_OK : remake(s);
 }

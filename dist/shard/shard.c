@@ -319,8 +319,7 @@ static td_divided zero_check(const td_strategy *self, const td_ddp_options *ddp,
     TD_REQUIRE(o->wire == NULL || o->stage == TD_SHARD_PARAMETERS, at,
                "td_zero: .wire is for values that travel in each step: with TD_SHARD_PARAMETERS");
     const td_params *params = ddp->model != NULL ? td_params_laid_out(ddp->model) : NULL;
-    TD_REQUIRE(o->stage == TD_SHARD_NONE || params == NULL || td_params_state_count(params) == 0,
-               at,
+    TD_REQUIRE(o->stage == TD_SHARD_NONE || params == NULL || params->extra_count == 0, at,
                "td_ddp: with td_zero, optimizers and averages of the weights (td_ema_new) "
                "are made after td_ddp");
     return (td_divided)o->stage;
@@ -405,8 +404,8 @@ td_shard_stats td_ddp_shard_stats(const td_module *net)
         stats.gather = sh->gather;
         stats.woven = sh->woven;
     }
-    for (int i = 0; i < td_params_state_count(s->params); i++) {
-        const td_tensor *state = td_params_state(s->params, i);
+    for (int i = 0; i < s->params->extra_count; i++) {
+        const td_tensor *state = s->params->extra[i].state;
         stats.state += state->dtype != TD_I64 ? td_tensor_bytes(state) : 0; /* counts are few */
     }
     return stats;

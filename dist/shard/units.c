@@ -136,7 +136,7 @@ static void shard_place(td_sharding *sh, const search *all, int *order, int64_t 
         u->module = found == ROOT ? s->model : all->units[found].module;
         u->path = found == ROOT ? "the rest" : all->units[found].path;
         for (int k = 0; k < 2 * s->count; k++) {
-            int i = td_params_order(s->params)[k % s->count];
+            int i = s->params->order[k % s->count];
             const found_param *p = &all->params[i];
             if (p->unit == found && p->narrow == (k < s->count)) {
                 order[placed++] = i;

@@ -39,9 +39,10 @@ td_module *td_nn_conv1d_at(td_nn_conv1d_options o, td_site at)
                             .groups = groups,
                             .pads = { o.pads[0], o.pads[1] },
                             .same = o.same };
-    return td_layer_weights(td_layer_new(&conv1d_type, &s, sizeof s),
-                            offsetof(td_conv1d_options, w), TD_SHAPE(o.out, o.in / groups, kernel),
-                            o.out, o.no_bias);
+    td_module *m = td_module_new(&conv1d_type, sizeof s);
+    td_layer_weights(m, &s.w, o.no_bias ? NULL : &s.b, TD_SHAPE(o.out, o.in / groups, kernel),
+                     o.out);
+    return td_module_finish_with(m, &s);
 }
 
 td_module *td_nn_conv3d_at(td_nn_conv3d_options o, td_site at)
@@ -55,9 +56,10 @@ td_module *td_nn_conv3d_at(td_nn_conv3d_options o, td_site at)
     td_op_triple(o.padding, o.padding_dhw, 0, 0, name, "padding", s.padding_dhw, at);
     td_op_triple(o.dilation, o.dilation_dhw, 1, 1, name, "dilation", s.dilation_dhw, at);
     memcpy(s.pads, o.pads, sizeof s.pads);
-    return td_layer_weights(td_layer_new(&conv3d_type, &s, sizeof s),
-                            offsetof(td_conv3d_options, w),
-                            TD_SHAPE(o.out, o.in / s.groups, k[0], k[1], k[2]), o.out, o.no_bias);
+    td_module *m = td_module_new(&conv3d_type, sizeof s);
+    td_layer_weights(m, &s.w, o.no_bias ? NULL : &s.b,
+                     TD_SHAPE(o.out, o.in / s.groups, k[0], k[1], k[2]), o.out);
+    return td_module_finish_with(m, &s);
 }
 
 td_module *td_nn_conv_transpose1d_at(td_nn_conv_transpose1d_options o, td_site at)
@@ -69,9 +71,10 @@ td_module *td_nn_conv_transpose1d_at(td_nn_conv_transpose1d_options o, td_site a
                                       .dilation = o.dilation,
                                       .output_padding = o.output_padding,
                                       .groups = groups };
-    return td_layer_weights(td_layer_new(&conv_transpose1d_type, &s, sizeof s),
-                            offsetof(td_conv_transpose1d_options, w),
-                            TD_SHAPE(o.in, o.out / groups, kernel), o.out, o.no_bias);
+    td_module *m = td_module_new(&conv_transpose1d_type, sizeof s);
+    td_layer_weights(m, &s.w, o.no_bias ? NULL : &s.b, TD_SHAPE(o.in, o.out / groups, kernel),
+                     o.out);
+    return td_module_finish_with(m, &s);
 }
 
 td_module *td_nn_conv_transpose2d_at(td_nn_conv_transpose2d_options o, td_site at)
@@ -85,9 +88,10 @@ td_module *td_nn_conv_transpose2d_at(td_nn_conv_transpose2d_options o, td_site a
     td_op_pair(o.dilation, o.dilation_hw, 1, 1, name, "dilation", s.dilation_hw, at);
     td_op_pair(o.output_padding, o.output_padding_hw, 0, 0, name, "output_padding",
                s.output_padding_hw, at);
-    return td_layer_weights(td_layer_new(&conv_transpose2d_type, &s, sizeof s),
-                            offsetof(td_conv_transpose2d_options, w),
-                            TD_SHAPE(o.in, o.out / s.groups, k[0], k[1]), o.out, o.no_bias);
+    td_module *m = td_module_new(&conv_transpose2d_type, sizeof s);
+    td_layer_weights(m, &s.w, o.no_bias ? NULL : &s.b, TD_SHAPE(o.in, o.out / s.groups, k[0], k[1]),
+                     o.out);
+    return td_module_finish_with(m, &s);
 }
 
 /* ---- pooling and resizing ---- */
@@ -115,26 +119,27 @@ static void check_pool(const td_pool1d_options *o, const char *name, td_site at)
 td_module *td_nn_max_pool1d_at(td_pool1d_options options, td_site at)
 {
     check_pool(&options, "td_nn_max_pool1d", at);
-    return td_module_finish(td_layer_new(&max_pool1d_type, &options, sizeof options));
+    return td_module_finish_with(td_module_new(&max_pool1d_type, sizeof options), &options);
 }
 
 td_module *td_nn_avg_pool1d_at(td_pool1d_options options, td_site at)
 {
     check_pool(&options, "td_nn_avg_pool1d", at);
-    return td_module_finish(td_layer_new(&avg_pool1d_type, &options, sizeof options));
+    return td_module_finish_with(td_module_new(&avg_pool1d_type, sizeof options), &options);
 }
 
 td_module *td_nn_upsample_at(td_interpolate_options options, td_site at)
 {
     TD_REQUIRE(options.x == NULL, at, "td_nn_upsample: name the options: .scale = 2");
-    return td_module_finish(td_layer_new(&interpolate_type, &options, sizeof options));
+    return td_module_finish_with(td_module_new(&interpolate_type, sizeof options), &options);
 }
 
 static td_module *adaptive(const td_module_type *type, int64_t height, int64_t width, td_site at)
 {
     TD_REQUIRE(height > 0 && width > 0, at, "%s(%lld, %lld): both sizes must be positive",
                type->name, (long long)height, (long long)width);
-    return td_module_finish(td_layer_new(type, (int64_t[]){ height, width }, 2 * sizeof height));
+    int64_t s[2] = { height, width };
+    return td_module_finish_with(td_module_new(type, sizeof s), s);
 }
 
 td_module *td_nn_adaptive_avg_pool1d_at(int64_t length, td_site at)
@@ -222,8 +227,10 @@ static td_module *make_norm(const td_module_type *type, int64_t channels, int64_
                "%s: %lld channels, %lld groups and eps %g: groups must divide channels", type->name,
                (long long)channels, (long long)groups, eps);
     norm_state s = { .groups = groups, .eps = eps };
-    return td_layer_scales(td_layer_new(type, &s, sizeof s), offsetof(norm_state, weight),
-                           TD_SHAPE(channels), no_weight, no_weight || !bias);
+    td_module *m = td_module_new(type, sizeof s);
+    td_layer_scales(m, no_weight ? NULL : &s.weight, no_weight || !bias ? NULL : &s.bias,
+                    TD_SHAPE(channels));
+    return td_module_finish_with(m, &s);
 }
 
 td_module *td_nn_group_norm_at(td_nn_group_norm_options o, td_site at)
@@ -263,10 +270,11 @@ td_module *td_nn_leaky_relu(void)
 td_module *td_nn_prelu_at(int64_t channels, td_site at)
 {
     TD_REQUIRE(channels > 0, at, "td_nn_prelu(%lld): 1, or the channels", (long long)channels);
-    td_module *m = td_layer_scales(td_module_new(&prelu_type, sizeof(norm_state)),
-                                   offsetof(norm_state, weight), TD_SHAPE(channels), false, true);
-    if (m != NULL) {
-        td_fill_(((const norm_state *)m->state)->weight, 0.25);
+    norm_state s = { 0 };
+    td_module *m = td_module_new(&prelu_type, sizeof s);
+    td_layer_scales(m, &s.weight, NULL, TD_SHAPE(channels));
+    if (s.weight != NULL) {
+        td_fill_(s.weight, 0.25);
     }
-    return m;
+    return td_module_finish_with(m, &s);
 }

@@ -62,20 +62,15 @@ static td_module *lora_new(const td_module *layer, int64_t rank, double alpha)
 {
     const td_tensor *weight = layer->tensors[0].tensor;
     td_module *m = td_module_new(&lora_type, sizeof(lora_state));
-    if (m == NULL) {
-        return NULL;
-    }
-    lora_state *s = m->state;
-    s->alpha = alpha;
-    s->scale = alpha / (double)rank;
+    lora_state s = { .alpha = alpha, .scale = alpha / (double)rank };
     td_shape in = TD_SHAPE(rank, weight->shape[1]), out = TD_SHAPE(weight->shape[0], rank);
-    s->a = td_module_new_parameter(m, "A", in, TD_ROW_MAJOR);
-    s->b = td_module_new_parameter(m, "B", out, TD_ROW_MAJOR);
-    if (s->a != NULL && s->b != NULL) {
-        td_init_kaiming_uniform_(s->a);
-        td_fill_(s->b, 0.0);
+    s.a = td_module_new_parameter(m, "A", in, TD_ROW_MAJOR);
+    s.b = td_module_new_parameter(m, "B", out, TD_ROW_MAJOR);
+    if (s.a != NULL && s.b != NULL) {
+        td_init_kaiming_uniform_(s.a);
+        td_fill_(s.b, 0.0);
     }
-    m = td_module_finish(m);
+    m = td_module_finish_with(m, &s);
     if (m != NULL && td_module_to(m, layer->device, layer->dtype) != TD_OK) {
         td_module_free(m);
         return NULL;

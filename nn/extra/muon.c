@@ -192,7 +192,7 @@ static double scale_of(const muon *w, const td_tensor *param)
 static int fill_updates(td_optim *o)
 {
     const muon *w = o->own;
-    const int *order = td_params_order(o->params);
+    const int *order = o->params->order;
     int count = 0;
     for (int n = 0; n < td_params_count(o->params); n++) {
         const td_param *p = td_params_get(o->params, order[n]);
@@ -229,7 +229,7 @@ static void muon_run(td_optim *o, const td_kernels *k, td_tensor *flat, const td
         td_not_recordable("Muon with a loss scaler: the host skips steps");
     }
     k->sgd(flat, flat_grad, o->state[0], o->table, slices);
-    const int *order = td_params_order(o->params);
+    const int *order = o->params->order;
     for (int n = 0; n < td_params_count(o->params); n++) {
         const td_param *p = td_params_get(o->params, order[n]);
         if (!is_trained_filter(o, order[n])) {
@@ -338,7 +338,7 @@ td_optim *td_muon_at(td_muon_options options, td_site at)
                "td_muon: td_ddp shards these parameters' optimizer, and Muon needs whole filters: "
                "use td_sgd, td_adam or td_adamw, or td_ddp without td_zero");
     TD_REQUIRE(
-        options.params == NULL || td_params_slicing(options.params) == NULL, at,
+        options.params == NULL || options.params->slicing == NULL, at,
         "td_muon: td_tensor_parallel has cut these parameters, and Muon needs whole filters: "
         "use td_sgd, td_adam or td_adamw");
     muon own = { .options = options };

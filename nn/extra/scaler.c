@@ -212,7 +212,7 @@ static void unscale_gradients(const td_scaler *s, td_params *params)
 /* Where ranks have a part of the gradients each, what one finds counts for all. */
 static void tell_ranks(const td_scaler *s, const td_params *params)
 {
-    const td_slicing *slicing = td_params_slicing(params);
+    const td_slicing *slicing = params->slicing;
     if (td_params_sums(params) || slicing != NULL) {
         double found = td_item(s->found);
         td_params_sum(params, &found, 1);

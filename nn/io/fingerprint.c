@@ -298,7 +298,7 @@ td_status td_fingerprint_at(td_fingerprints *result, td_checkpoint_options optio
 td_status td_fingerprint_gradients(td_fingerprints *result, const td_params *params)
 {
     const td_params_peers *peers = td_params_peers_of(params);
-    const td_slicing *slicing = td_params_slicing(params);
+    const td_slicing *slicing = params->slicing;
     td_status status = fingerprints_begin(result, td_params_count(params));
     for (int i = 0; status == TD_OK && i < td_params_count(params); i++) {
         const td_param *p = td_params_get(params, i);

@@ -55,7 +55,7 @@ char *td_order_text(const td_params *params)
 {
     enum { LONGEST = 12 }; /* of a number, and the space */
     int count = td_params_count(params);
-    const int *order = td_params_order(params);
+    const int *order = params->order;
     char *text = malloc((size_t)count * LONGEST + 1);
     size_t at = 0;
     for (int k = 0; text != NULL && k < count; k++) {
@@ -88,7 +88,7 @@ bool td_order_read(const char *text, const td_params *params, int **order)
     }
     valid = valid && there > 0 && most == there - 1; /* each number once */
     bool other = valid && there == td_params_count(params) &&
-                 memcmp(numbers, td_params_order(params), (size_t)there * sizeof *numbers) != 0;
+                 memcmp(numbers, params->order, (size_t)there * sizeof *numbers) != 0;
     *order = other ? numbers : NULL;
     free(other ? NULL : numbers);
     free(seen);

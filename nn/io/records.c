@@ -142,7 +142,7 @@ void td_records_free(td_records *list)
 static bool is_moved(const td_params *params)
 {
     int k = 0, count = td_params_count(params);
-    while (k < count && td_params_order(params)[k] == k) {
+    while (k < count && params->order[k] == k) {
         k++;
     }
     return k < count;

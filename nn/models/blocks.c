@@ -54,13 +54,9 @@ static const td_module_type squeeze_type = { .name = "SqueezeExcitation",
 td_module *td_block_squeeze_excitation(int64_t channels, int64_t squeezed, td_activation activation)
 {
     td_module *m = td_module_new(&squeeze_type, sizeof(squeeze_state));
-    if (m == NULL) {
-        return NULL;
-    }
-    squeeze_state *s = m->state;
-    s->activation = activation;
-    s->avgpool = td_module_add(m, "avgpool", td_nn_global_avg_pool2d());
-    s->fc1 = td_module_add(m, "fc1", td_nn_conv2d(channels, squeezed, .kernel = 1));
-    s->fc2 = td_module_add(m, "fc2", td_nn_conv2d(squeezed, channels, .kernel = 1));
-    return td_module_finish(m);
+    squeeze_state s = { .activation = activation };
+    s.avgpool = td_module_add(m, "avgpool", td_nn_global_avg_pool2d());
+    s.fc1 = td_module_add(m, "fc1", td_nn_conv2d(channels, squeezed, .kernel = 1));
+    s.fc2 = td_module_add(m, "fc2", td_nn_conv2d(squeezed, channels, .kernel = 1));
+    return td_module_finish_with(m, &s);
 }

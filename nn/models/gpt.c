@@ -71,19 +71,15 @@ static td_module *gpt_linear(int64_t in, int64_t out, const td_gpt_options *o)
 static td_module *gpt_attention(const td_gpt_options *o, int64_t layer, td_site at)
 {
     td_module *m = td_module_new(&attention_type, sizeof(attention_state));
-    if (m == NULL) {
-        return NULL;
-    }
-    attention_state *s = m->state;
-    s->rows = o->width / o->heads * (o->heads + 2 * o->kv_heads);
-    s->heads = o->heads;
-    s->kv_heads = o->kv_heads;
-    s->layer = layer;
-    s->rope_base = o->rope ? o->rope_base : 0.0;
-    s->c_attn = td_module_add(m, "c_attn", gpt_linear(o->width, s->rows, o));
-    s->c_proj = td_module_add(m, "c_proj", gpt_linear(o->width, o->width, o));
-    s->dropout = gpt_dropout(m, "resid_dropout", o, at);
-    return td_module_finish(m);
+    attention_state s = { .rows = o->width / o->heads * (o->heads + 2 * o->kv_heads),
+                          .heads = o->heads,
+                          .kv_heads = o->kv_heads,
+                          .layer = layer,
+                          .rope_base = o->rope ? o->rope_base : 0.0 };
+    s.c_attn = td_module_add(m, "c_attn", gpt_linear(o->width, s.rows, o));
+    s.c_proj = td_module_add(m, "c_proj", gpt_linear(o->width, o->width, o));
+    s.dropout = gpt_dropout(m, "resid_dropout", o, at);
+    return td_module_finish_with(m, &s);
 }
 
 /* ---- the two or three linear layers behind it ---- */
@@ -107,17 +103,14 @@ static const td_module_type mlp_type = { .name = "MLP", .forward = gpt_mlp_forwa
 static td_module *gpt_mlp(const td_gpt_options *o, td_site at)
 {
     td_module *m = td_module_new(&mlp_type, sizeof(mlp_state));
-    if (m == NULL) {
-        return NULL;
-    }
-    mlp_state *s = m->state;
-    s->c_fc = td_module_add(m, "c_fc", gpt_linear(o->width, o->hidden, o));
+    mlp_state s = { 0 };
+    s.c_fc = td_module_add(m, "c_fc", gpt_linear(o->width, o->hidden, o));
     if (o->swiglu) {
-        s->c_gate = td_module_add(m, "c_gate", gpt_linear(o->width, o->hidden, o));
+        s.c_gate = td_module_add(m, "c_gate", gpt_linear(o->width, o->hidden, o));
     }
-    s->c_proj = td_module_add(m, "c_proj", gpt_linear(o->hidden, o->width, o));
-    s->dropout = gpt_dropout(m, "dropout", o, at);
-    return td_module_finish(m);
+    s.c_proj = td_module_add(m, "c_proj", gpt_linear(o->hidden, o->width, o));
+    s.dropout = gpt_dropout(m, "dropout", o, at);
+    return td_module_finish_with(m, &s);
 }
 
 /* ---- a layer ---- */
@@ -144,15 +137,12 @@ static td_module *gpt_norm(const td_gpt_options *o)
 static td_module *gpt_layer(const td_gpt_options *o, int64_t layer, td_site at)
 {
     td_module *m = td_module_new(&layer_type, sizeof(layer_state));
-    if (m == NULL) {
-        return NULL;
-    }
-    layer_state *s = m->state;
-    s->ln_1 = td_module_add(m, "ln_1", gpt_norm(o));
-    s->attn = td_module_add(m, "attn", gpt_attention(o, layer, at));
-    s->ln_2 = td_module_add(m, "ln_2", gpt_norm(o));
-    s->mlp = td_module_add(m, "mlp", gpt_mlp(o, at));
-    return td_module_finish(td_module_mark(m, TD_PART_BLOCK));
+    layer_state s = { 0 };
+    s.ln_1 = td_module_add(m, "ln_1", gpt_norm(o));
+    s.attn = td_module_add(m, "attn", gpt_attention(o, layer, at));
+    s.ln_2 = td_module_add(m, "ln_2", gpt_norm(o));
+    s.mlp = td_module_add(m, "mlp", gpt_mlp(o, at));
+    return td_module_finish_with(td_module_mark(m, TD_PART_BLOCK), &s);
 }
 
 /* ---- all layers: tokens [B,T] -> [B,T,width] ---- */
@@ -197,25 +187,21 @@ static const td_module_type transformer_type = { .name = "Transformer",
 static td_module *gpt_transformer(const td_gpt_options *o, td_site at)
 {
     td_module *m = td_module_new(&transformer_type, sizeof(transformer_state));
-    if (m == NULL) {
-        return NULL;
-    }
-    transformer_state *s = m->state;
-    s->context = o->context;
-    s->wte = td_module_add(m, "wte", td_nn_embedding(o->vocabulary, o->width));
+    transformer_state s = { .context = o->context };
+    s.wte = td_module_add(m, "wte", td_nn_embedding(o->vocabulary, o->width));
     if (!o->rope) {
-        s->wpe = td_module_add(m, "wpe", td_nn_embedding(o->context, o->width));
+        s.wpe = td_module_add(m, "wpe", td_nn_embedding(o->context, o->width));
     }
-    s->dropout = gpt_dropout(m, "drop", o, at);
+    s.dropout = gpt_dropout(m, "drop", o, at);
     td_module *layers = td_nn_sequential_list(NULL, 0);
     for (int64_t i = 0; i < o->layers && layers != NULL; i++) {
         char name[24];
         snprintf(name, sizeof name, "%lld", (long long)i);
         td_module_add(layers, name, gpt_layer(o, i, at));
     }
-    s->h = td_module_add(m, "h", td_module_finish(layers));
-    s->ln_f = td_module_add(m, "ln_f", gpt_norm(o));
-    return td_module_finish(m);
+    s.h = td_module_add(m, "h", td_module_finish(layers));
+    s.ln_f = td_module_add(m, "ln_f", gpt_norm(o));
+    return td_module_finish_with(m, &s);
 }
 
 /* ---- the head: logits, or the loss ---- */
@@ -245,10 +231,12 @@ TD_LAYER_BY(head, head_state, "Head", td_linear_at(x, s->weight, NULL, at), .for
 
 static td_module *gpt_head(const td_gpt_options *o, td_tensor *tied)
 {
-    td_module *m = td_layer_new(&head_type, &(head_state){ tied }, sizeof(head_state));
-    return o->untied ? td_layer_weights(m, offsetof(head_state, weight),
-                                        TD_SHAPE(o->vocabulary, o->width), 0, true)
-                     : td_module_finish(m);
+    head_state s = { tied };
+    td_module *m = td_module_new(&head_type, sizeof s);
+    if (o->untied) {
+        td_layer_weights(m, &s.weight, NULL, TD_SHAPE(o->vocabulary, o->width), 0);
+    }
+    return td_module_finish_with(m, &s);
 }
 
 /* ---- the whole ---- */

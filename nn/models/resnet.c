@@ -56,26 +56,22 @@ static td_module *resnet_make_block(const td_resnet_plan *plan, int64_t in, int6
         changes ? td_block_conv_norm(in, out, 1, stride, 1, TD_NO_ACTIVATION) : NULL;
     bool bottleneck = plan->bottleneck;
     td_module *m = td_module_new(bottleneck ? &bottleneck_type : &basic_type, sizeof(block_state));
-    if (m == NULL) {
-        td_module_free(downsample);
-        return NULL;
-    }
-    block_state *s = m->state;
-    s->conv1 = td_module_add(m, "conv1",
-                             bottleneck ? td_block_conv(in, width, 1, 1, 1)
-                                        : td_block_conv(in, width, 3, stride, 1));
-    s->bn1 = td_module_add(m, "bn1", td_nn_batch_norm2d(width));
-    s->conv2 = td_module_add(m, "conv2",
-                             td_block_conv(width, width, 3, bottleneck ? stride : 1, plan->groups));
-    s->bn2 = td_module_add(m, "bn2", td_nn_batch_norm2d(width));
+    block_state s = { 0 };
+    s.conv1 = td_module_add(m, "conv1",
+                            bottleneck ? td_block_conv(in, width, 1, 1, 1)
+                                       : td_block_conv(in, width, 3, stride, 1));
+    s.bn1 = td_module_add(m, "bn1", td_nn_batch_norm2d(width));
+    s.conv2 = td_module_add(m, "conv2",
+                            td_block_conv(width, width, 3, bottleneck ? stride : 1, plan->groups));
+    s.bn2 = td_module_add(m, "bn2", td_nn_batch_norm2d(width));
     if (bottleneck) {
-        s->conv3 = td_module_add(m, "conv3", td_block_conv(width, out, 1, 1, 1));
-        s->bn3 = td_module_add(m, "bn3", td_nn_batch_norm2d(out));
+        s.conv3 = td_module_add(m, "conv3", td_block_conv(width, out, 1, 1, 1));
+        s.bn3 = td_module_add(m, "bn3", td_nn_batch_norm2d(out));
     }
     if (changes) {
-        s->downsample = td_module_add(m, "downsample", downsample);
+        s.downsample = td_module_add(m, "downsample", downsample);
     }
-    return td_module_finish(td_module_mark(m, TD_PART_BLOCK));
+    return td_module_finish_with(td_module_mark(m, TD_PART_BLOCK), &s);
 }
 
 /* ---- the whole ---- */
@@ -190,32 +186,27 @@ static void init_convolution(td_module *m, const char *path, void *user)
 td_module *td_resnet_build(const td_resnet_plan *plan, const td_model_options *options)
 {
     td_module *m = td_module_new(&resnet_type, sizeof(resnet_state));
-    if (m == NULL) {
-        return NULL;
-    }
-    resnet_state *s = m->state;
+    resnet_state s = { 0 };
     bool imagenet = options->stem == TD_STEM_IMAGENET;
-    s->conv1 = td_module_add(
+    s.conv1 = td_module_add(
         m, "conv1", imagenet ? td_block_conv(3, 64, 7, 2, 1) : td_block_conv(3, 64, 3, 1, 1));
-    td_module_mark(s->conv1, TD_PART_STEM); /* for all of the stem: see run_stem */
-    s->bn1 = td_module_add(m, "bn1", td_nn_batch_norm2d(64));
+    td_module_mark(s.conv1, TD_PART_STEM); /* for all of the stem: see run_stem */
+    s.bn1 = td_module_add(m, "bn1", td_nn_batch_norm2d(64));
     if (imagenet) {
-        s->maxpool = td_module_add(m, "maxpool", td_nn_max_pool2d(3, .stride = 2, .padding = 1));
+        s.maxpool = td_module_add(m, "maxpool", td_nn_max_pool2d(3, .stride = 2, .padding = 1));
     }
     int64_t in = 64;
     for (int i = 0; i < 4; i++) {
         char name[24];
         snprintf(name, sizeof name, "layer%d", i + 1);
-        s->layer[i] = td_module_add(
+        s.layer[i] = td_module_add(
             m, name, td_module_mark(resnet_make_layer(plan, i, in, options), TD_PART_STAGE));
         in = outputs_of(plan, i);
     }
-    s->avgpool = td_module_add(m, "avgpool", td_nn_global_avg_pool2d());
-    s->fc = td_module_add(m, "fc", td_nn_linear(in, options->classes));
-    m = td_module_finish(m);
-    if (m != NULL) {
-        td_module_each(m, init_convolution, NULL);
-    }
+    s.avgpool = td_module_add(m, "avgpool", td_nn_global_avg_pool2d());
+    s.fc = td_module_add(m, "fc", td_nn_linear(in, options->classes));
+    m = td_module_finish_with(m, &s);
+    td_module_each(m, init_convolution, NULL);
     return m;
 }
 

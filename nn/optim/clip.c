@@ -38,7 +38,7 @@ static void scale_all(const td_params *params, double scale)
  * so that the numbers are added in the order of the whole model. */
 static double *clip_place(const clip_walk *w, double *sum)
 {
-    const td_staging *stages = td_params_staging(w->params);
+    const td_staging *stages = w->params->staging;
     if (stages == NULL) {
         return sum;
     }
@@ -50,8 +50,8 @@ static double *clip_place(const clip_walk *w, double *sum)
 static double sum_of_all(const td_params *params, td_part_sum of, double p)
 {
     const td_params_training *training = td_params_training_of(params);
-    const td_slicing *slicing = td_params_slicing(params);
-    const td_staging *stages = td_params_staging(params);
+    const td_slicing *slicing = params->slicing;
+    const td_staging *stages = params->staging;
     if (training->sum_parts != NULL && slicing == NULL && stages == NULL) {
         return training->sum_parts(params, of, p);
     }
@@ -156,7 +156,7 @@ static double largest_of_ranks(const td_params *params, double mine, td_site at)
         return mine;
     }
     const td_params_peers *peers = td_params_peers_of(params);
-    const td_staging *stages = td_params_staging(params);
+    const td_staging *stages = params->staging;
     int ranks = peers != NULL && peers->own_grads ? peers->count : 1;
     int count = ranks * (stages != NULL ? stages->ranks : 1);
     double *all = calloc((size_t)count, sizeof *all);
@@ -187,9 +187,8 @@ static double clip_by_power(const td_params *params, double max_norm, double p, 
     for (td_tensor *g; !isfinite(p) && (g = clip_next(&w)) != NULL;) {
         norm = larger(norm, power_sum(g, p));
     }
-    norm = isfinite(p)
-               ? pow(sum_of_all(params, power_sum, p), 1.0 / p)
-               : largest_of_slices(td_params_slicing(params), largest_of_ranks(params, norm, at));
+    norm = isfinite(p) ? pow(sum_of_all(params, power_sum, p), 1.0 / p)
+                       : largest_of_slices(params->slicing, largest_of_ranks(params, norm, at));
     scale_all(params, max_norm / (norm + 1e-6));
     return norm;
 }
@@ -207,8 +206,7 @@ double td_clip_grad_norm_at(td_clip_options o, td_site at)
     if (p != 2.0) {
         td_not_recordable("td_clip_grad_norm with norm_type %g: the host computes it", p);
         norm = clip_by_power(params, o.max_norm, p, at);
-    } else if (kernels->clip != NULL && !td_params_sums(params) &&
-               td_params_slicing(params) == NULL) {
+    } else if (kernels->clip != NULL && !td_params_sums(params) && params->slicing == NULL) {
         norm = clip_by_device(params, kernels, o.max_norm, at);
     } else {
         norm = clip_by_host(params, o.max_norm);

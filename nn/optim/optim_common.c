@@ -141,7 +141,7 @@ static td_optim_slice slice_of(const td_optim *o, int i, bool captured)
 static int optim_fill_slices(td_optim *o, bool captured)
 {
     int64_t unit = 64 / (int64_t)td_dtype_size(td_params_flat(o->params)->dtype);
-    const int *order = td_params_order(o->params);
+    const int *order = o->params->order;
     int count = 0, last_group = -1;
     for (int k = 0; k < td_params_count(o->params); k++) {
         int i = order[k];

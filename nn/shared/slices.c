@@ -2,7 +2,6 @@
 #include "nn/shared/slices.h"
 
 #include "nn/internal.h"
-#include "nn/params_internal.h"
 #include "tensor/storage.h"
 
 void td_module_set_slicing(td_module *model, td_slicing *slicing)

@@ -5,7 +5,6 @@
 #include "autograd/hooks.h"
 #include "autograd/tape.h"
 #include "nn/internal.h"
-#include "nn/params_internal.h"
 #include "tensor/storage.h"
 
 #include <string.h>

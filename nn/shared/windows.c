@@ -1,7 +1,6 @@
 /* Windows: which part of each parameter this rank's optimizer changes, where ranks share its state.
  */
 #include "nn/internal.h"
-#include "nn/params_internal.h"
 #include "nn/shared/shared.h"
 
 void td_module_set_staging(td_module *model, const td_staging *staging)

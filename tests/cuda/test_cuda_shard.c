@@ -73,8 +73,8 @@ static void require_windows_on_the_host(const shard_run *r)
     const td_params *params = td_parameters(r->job.net);
     REQUIRE(td_device_of(td_params_flat(params)).type == TD_DEVICE_CPU);
     REQUIRE(td_device_of(td_params_flat_grad(params)).type == TD_DEVICE_CPU);
-    for (int i = 0; i < td_params_state_count(params); i++) {
-        REQUIRE(td_device_of(td_params_state(params, i)).type == TD_DEVICE_CPU);
+    for (int i = 0; i < params->extra_count; i++) {
+        REQUIRE(td_device_of(params->extra[i].state).type == TD_DEVICE_CPU);
     }
     REQUIRE(td_device_of(td_params_get(params, 0)->tensor).type != TD_DEVICE_CPU);
 }

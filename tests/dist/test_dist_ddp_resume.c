@@ -144,7 +144,7 @@ static void leave_layout(trail *t, td_module *net)
     td_params *params = td_parameters(net);
     t->buckets = f.buckets;
     memcpy(t->bucket_bytes, f.bucket_bytes, sizeof t->bucket_bytes);
-    memcpy(t->order, td_params_order(params), (size_t)td_params_count(params) * sizeof(int));
+    memcpy(t->order, params->order, (size_t)td_params_count(params) * sizeof(int));
 }
 
 /* It is as the other run left it. */

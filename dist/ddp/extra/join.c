@@ -116,8 +116,8 @@ static td_status broadcast_state(const td_ddp_state *s)
     const td_bucket_codec *codec = s->reducer.codec;
     bool has_own = codec != NULL && codec->own != NULL;
     const td_tensor *own = has_own ? codec->own(s->reducer.codec_state) : NULL;
-    for (int i = 0; i < td_params_state_count(s->params); i++) {
-        td_tensor *state = td_params_state(s->params, i);
+    for (int i = 0; i < s->params->extra_count; i++) {
+        td_tensor *state = s->params->extra[i].state;
         if (state != own) {
             TD_TRY(td_broadcast(s->group, state, s->root, NULL));
         }

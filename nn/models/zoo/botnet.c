@@ -81,14 +81,10 @@ static td_tensor *new_table(td_module *m, const char *name, int64_t rows)
 static td_module *make_positions(int64_t side)
 {
     td_module *m = td_module_new(&positions_type, sizeof(positions_state));
-    if (m == NULL) {
-        return NULL;
-    }
-    positions_state *s = m->state;
-    s->side = side;
-    s->height = new_table(m, "rel_height", 2 * side - 1);
-    s->width = new_table(m, "rel_width", 2 * side - 1);
-    return td_module_finish(m);
+    positions_state s = { .side = side };
+    s.height = new_table(m, "rel_height", 2 * side - 1);
+    s.width = new_table(m, "rel_width", 2 * side - 1);
+    return td_module_finish_with(m, &s);
 }
 
 /* ---- attention over the places of an image ---- */
@@ -140,14 +136,11 @@ static const td_module_type attention_type = { .name = "SelfAttention",
 static td_module *make_attention(int64_t side)
 {
     td_module *m = td_module_new(&attention_type, sizeof(attention_state));
-    if (m == NULL) {
-        return NULL;
-    }
-    attention_state *s = m->state;
-    s->to_qk = td_module_add(m, "to_qk", td_block_conv(WIDTH, 2 * (int64_t)WIDTH, 1, 1, 1));
-    s->to_v = td_module_add(m, "to_v", td_block_conv(WIDTH, WIDTH, 1, 1, 1));
-    s->positions = td_module_add(m, "pos_emb", make_positions(side));
-    return td_module_finish(m);
+    attention_state s = { 0 };
+    s.to_qk = td_module_add(m, "to_qk", td_block_conv(WIDTH, 2 * (int64_t)WIDTH, 1, 1, 1));
+    s.to_v = td_module_add(m, "to_v", td_block_conv(WIDTH, WIDTH, 1, 1, 1));
+    s.positions = td_module_add(m, "pos_emb", make_positions(side));
+    return td_module_finish_with(m, &s);
 }
 
 /* ---- the block ---- */
@@ -174,24 +167,21 @@ static const td_module_type block_type = { .name = "BottleneckTransformer",
 static td_module *botnet_make_block(int64_t in, int64_t out, int64_t side)
 {
     td_module *m = td_module_new(&block_type, sizeof(block_state));
-    if (m == NULL) {
-        return NULL;
-    }
-    block_state *s = m->state;
-    s->conv1 = td_module_add(m, "conv1", td_block_conv(in, WIDTH, 1, 1, 1));
-    s->bn1 = td_module_add(m, "bn1", td_nn_batch_norm2d(WIDTH));
-    s->attention = td_module_add(m, "attention", make_attention(side));
-    s->bn2 = td_module_add(m, "bn2", td_nn_batch_norm2d(WIDTH));
-    s->conv3 = td_module_add(m, "conv3", td_block_conv(WIDTH, out, 1, 1, 1));
-    s->bn3 = td_module_add(m, "bn3", td_nn_batch_norm2d(out));
-    if (s->bn3 != NULL) { /* a block starts as its shortcut */
-        td_fill_(s->bn3->tensors[0].tensor, 0.0);
+    block_state s = { 0 };
+    s.conv1 = td_module_add(m, "conv1", td_block_conv(in, WIDTH, 1, 1, 1));
+    s.bn1 = td_module_add(m, "bn1", td_nn_batch_norm2d(WIDTH));
+    s.attention = td_module_add(m, "attention", make_attention(side));
+    s.bn2 = td_module_add(m, "bn2", td_nn_batch_norm2d(WIDTH));
+    s.conv3 = td_module_add(m, "conv3", td_block_conv(WIDTH, out, 1, 1, 1));
+    s.bn3 = td_module_add(m, "bn3", td_nn_batch_norm2d(out));
+    if (s.bn3 != NULL) { /* a block starts as its shortcut */
+        td_fill_(s.bn3->tensors[0].tensor, 0.0);
     }
     if (in != out) {
-        s->downsample = td_module_add(m, "downsample",
-                                      td_block_conv_norm(in, out, 1, 1, 1, TD_RELU_ACTIVATION));
+        s.downsample = td_module_add(m, "downsample",
+                                     td_block_conv_norm(in, out, 1, 1, 1, TD_RELU_ACTIVATION));
     }
-    return td_module_finish(td_module_mark(m, TD_PART_BLOCK));
+    return td_module_finish_with(td_module_mark(m, TD_PART_BLOCK), &s);
 }
 
 static td_module *make_last_layer(int64_t in, int64_t out, int blocks,

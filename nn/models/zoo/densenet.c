@@ -130,17 +130,12 @@ static void densenet_init_layer(td_module *m, const char *path, void *user)
 static td_module *densenet_make(int i, const td_model_options *options)
 {
     td_module *m = td_module_new(&densenet_type, sizeof(densenet_state));
-    if (m == NULL) {
-        return NULL;
-    }
-    densenet_state *s = m->state;
+    densenet_state s = { 0 };
     int64_t channels;
-    s->features = td_module_add(m, "features", densenet_make_features(&plans[i], &channels));
-    s->classifier = td_module_add(m, "classifier", td_nn_linear(channels, options->classes));
-    m = td_module_finish(m);
-    if (m != NULL) {
-        td_module_each(m, densenet_init_layer, NULL);
-    }
+    s.features = td_module_add(m, "features", densenet_make_features(&plans[i], &channels));
+    s.classifier = td_module_add(m, "classifier", td_nn_linear(channels, options->classes));
+    m = td_module_finish_with(m, &s);
+    td_module_each(m, densenet_init_layer, NULL);
     return m;
 }
 

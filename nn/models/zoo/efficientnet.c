@@ -44,9 +44,6 @@ static td_module *mbconv_make(const stage_plan *stage, bool first, double drop)
     int64_t in = first ? stage->in : stage->out, wide = in * stage->expand;
     int stride = first ? stage->stride : 1;
     td_module *m = td_module_new(&block_type, sizeof(block_state));
-    if (m == NULL) {
-        return NULL;
-    }
     td_module *parts[4];
     int count = 0;
     if (wide != in) {
@@ -56,11 +53,10 @@ static td_module *mbconv_make(const stage_plan *stage, bool first, double drop)
         td_block_conv_norm(wide, wide, stage->kernel, stride, (int)wide, TD_SILU_ACTIVATION);
     parts[count++] = td_block_squeeze_excitation(wide, in / 4, TD_SILU_ACTIVATION);
     parts[count++] = td_block_conv_norm(wide, stage->out, 1, 1, 1, TD_NO_ACTIVATION);
-    block_state *s = m->state;
-    s->residual = stride == 1 && in == stage->out;
-    s->block = td_module_add(m, "block", td_nn_sequential_list(parts, count));
-    s->stochastic_depth = td_module_add(m, "stochastic_depth", td_nn_stochastic_depth(drop));
-    return td_module_finish(td_module_mark(m, TD_PART_BLOCK));
+    block_state s = { .residual = stride == 1 && in == stage->out };
+    s.block = td_module_add(m, "block", td_nn_sequential_list(parts, count));
+    s.stochastic_depth = td_module_add(m, "stochastic_depth", td_nn_stochastic_depth(drop));
+    return td_module_finish_with(td_module_mark(m, TD_PART_BLOCK), &s);
 }
 
 /* ---- the whole ---- */
@@ -122,20 +118,15 @@ static td_module *efficientnet_make(int i, const td_model_options *options)
 {
     (void)i;
     td_module *m = td_module_new(&efficientnet_type, sizeof(efficientnet_state));
-    if (m == NULL) {
-        return NULL;
-    }
-    efficientnet_state *s = m->state;
+    efficientnet_state s = { 0 };
     double drop = td_or_usual(options->stochastic_depth, own_stochastic_depth);
-    s->features = td_module_add(m, "features", efficientnet_make_features(drop));
-    s->avgpool = td_module_add(m, "avgpool", td_nn_global_avg_pool2d());
+    s.features = td_module_add(m, "features", efficientnet_make_features(drop));
+    s.avgpool = td_module_add(m, "avgpool", td_nn_global_avg_pool2d());
     td_module *dropout = td_nn_dropout(td_or_usual(options->dropout, own_dropout));
     td_module *linear = td_nn_linear(LAST_CHANNELS, options->classes);
-    s->classifier = td_module_add(m, "classifier", td_nn_sequential(dropout, linear));
-    m = td_module_finish(m);
-    if (m != NULL) {
-        td_module_each(m, efficientnet_init_layer, NULL);
-    }
+    s.classifier = td_module_add(m, "classifier", td_nn_sequential(dropout, linear));
+    m = td_module_finish_with(m, &s);
+    td_module_each(m, efficientnet_init_layer, NULL);
     return m;
 }
 

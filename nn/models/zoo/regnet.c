@@ -46,27 +46,24 @@ static const td_module_type block_type = { .name = "ResBottleneckBlock", .forwar
 static td_module *regnet_make_block(const regnet_plan *plan, int64_t in, int64_t out, int stride)
 {
     td_module *m = td_module_new(&block_type, sizeof(block_state));
-    if (m == NULL) {
-        return NULL;
-    }
-    block_state *s = m->state;
+    block_state s = { 0 };
     if (in != out || stride != 1) {
-        s->proj =
+        s.proj =
             td_module_add(m, "proj", td_block_conv_norm(in, out, 1, stride, 1, TD_NO_ACTIVATION));
     }
     td_module *f = td_nn_sequential_list(NULL, 0);
     int groups = (int)(out / plan->group_width);
-    s->a = td_module_add(f, "a", td_block_conv_norm(in, out, 1, 1, 1, TD_RELU_ACTIVATION));
-    s->b =
+    s.a = td_module_add(f, "a", td_block_conv_norm(in, out, 1, 1, 1, TD_RELU_ACTIVATION));
+    s.b =
         td_module_add(f, "b", td_block_conv_norm(out, out, 3, stride, groups, TD_RELU_ACTIVATION));
     if (plan->squeeze) { /* a quarter of the block's inputs, halves to the even number */
-        s->se = td_module_add(f, "se",
-                              td_block_squeeze_excitation(
-                                  out, (int64_t)nearbyint(0.25 * (double)in), TD_RELU_ACTIVATION));
+        s.se = td_module_add(f, "se",
+                             td_block_squeeze_excitation(out, (int64_t)nearbyint(0.25 * (double)in),
+                                                         TD_RELU_ACTIVATION));
     }
-    s->c = td_module_add(f, "c", td_block_conv_norm(out, out, 1, 1, 1, TD_NO_ACTIVATION));
+    s.c = td_module_add(f, "c", td_block_conv_norm(out, out, 1, 1, 1, TD_NO_ACTIVATION));
     td_module_add(m, "f", td_module_finish(f));
-    return td_module_finish(td_module_mark(m, TD_PART_BLOCK));
+    return td_module_finish_with(td_module_mark(m, TD_PART_BLOCK), &s);
 }
 
 static td_module *make_stage(const regnet_plan *plan, int stage, int64_t in)
@@ -116,13 +113,10 @@ static td_module *regnet_make(int index, const td_model_options *options)
 {
     const regnet_plan *plan = &plans[index];
     td_module *m = td_module_new(&regnet_type, sizeof(regnet_state));
-    if (m == NULL) {
-        return NULL;
-    }
-    regnet_state *s = m->state;
-    s->stem =
+    regnet_state s = { 0 };
+    s.stem =
         td_module_add(m, "stem", td_block_conv_norm(3, STEM_WIDTH, 3, 2, 1, TD_RELU_ACTIVATION));
-    td_module_mark(s->stem, TD_PART_STEM);
+    td_module_mark(s.stem, TD_PART_STEM);
     td_module *trunk = td_nn_sequential_list(NULL, 0);
     int64_t in = STEM_WIDTH;
     for (int i = 0; i < 4; i++) {
@@ -131,13 +125,11 @@ static td_module *regnet_make(int index, const td_model_options *options)
         td_module_add(trunk, name, make_stage(plan, i, in));
         in = plan->width[i];
     }
-    s->trunk = td_module_add(m, "trunk_output", td_module_finish(trunk));
-    s->avgpool = td_module_add(m, "avgpool", td_nn_global_avg_pool2d());
-    s->fc = td_module_add(m, "fc", td_nn_linear(in, options->classes));
-    m = td_module_finish(m);
-    if (m != NULL) {
-        td_module_each(m, regnet_init_layer, NULL);
-    }
+    s.trunk = td_module_add(m, "trunk_output", td_module_finish(trunk));
+    s.avgpool = td_module_add(m, "avgpool", td_nn_global_avg_pool2d());
+    s.fc = td_module_add(m, "fc", td_nn_linear(in, options->classes));
+    m = td_module_finish_with(m, &s);
+    td_module_each(m, regnet_init_layer, NULL);
     return m;
 }
 
