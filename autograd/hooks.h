@@ -43,6 +43,8 @@ bool td_has_grad_storage(const td_tensor *leaf, const td_tensor *grad);
 void td_zero_grad_of(td_tensor *leaf);
 /* The memory holds a gradient now, written from outside. */
 void td_mark_grad(td_tensor *leaf);
+/* Whether the leaf has a gradient, or the first contributions to one that is not ready. */
+bool td_grad_begun(const td_tensor *leaf);
 
 /* The number of the latest backward, and of the last one that reached the leaf (0: none), counted
  * from 1 in this process. */

@@ -176,6 +176,12 @@ void td_mark_grad(td_tensor *leaf)
     state->has_grad = true;
 }
 
+bool td_grad_begun(const td_tensor *leaf)
+{
+    const td_leaf *state = leaf_of(leaf, "td_grad_begun");
+    return state->has_grad || state->contributed;
+}
+
 td_tensor *td_grad_at(const td_tensor *t, td_site at)
 {
     TD_REQUIRE(t != NULL, at, "td_grad: the tensor is NULL: %s", td_last_reason());

@@ -103,6 +103,36 @@ typedef struct td_strategy_type {
 
 typedef struct td_ddp_part td_ddp_part;
 
+/* ---- a step of several turns ---- */
+
+/* A forward (F) of a part of the model, its backward (B), or backward's halves: gradients of what
+ * was computed (I), then those of weights (W). */
+typedef struct td_ddp_pass {
+    char kind;
+    int part, turn;
+} td_ddp_pass;
+
+/* Who runs the passes in an order of its own. */
+typedef struct td_ddp_runner {
+    int parts;
+    int (*part_of)(void *user, const td_tensor *parameter); /* the same in every step */
+    void *user;
+    int open; /* backwards of a part that are between their halves at a time, with the running one
+               */
+} td_ddp_runner;
+
+/* Of a strategy whose steps have several turns, each with gradients of its own: what a runner
+ * calls. In each part backwards begin in the order of turns, and end in it. Gradients are exchanged
+ * by td_reducer_finish, or in the last backward if that is one of the whole model. */
+typedef struct td_ddp_turns {
+    int (*count)(const td_ddp_state *s); /* this rank's, in a step */
+    td_status (*begin_step)(td_ddp_state *s, const td_ddp_runner *runner);
+    int (*begin)(td_ddp_state *s,
+                 td_ddp_pass pass); /* returns the turn's number among all ranks' */
+    void (*end)(td_ddp_state *s, td_ddp_pass pass);
+    void (*end_step)(td_ddp_state *s);
+} td_ddp_turns;
+
 enum { TD_DDP_GROUPS = 3 };
 
 struct td_ddp_state {
@@ -117,6 +147,8 @@ struct td_ddp_state {
     int count; /* parameters */
     td_ddp_units units;
     td_reducer reducer;
+    const td_ddp_turns *turns; /* set by a strategy; NULL: a step is one forward and backward, or
+                                  some whose gradients add up */
     td_ddp_buffers buffers;
     td_ddp_part *parts;
     td_ddp_failure failure;

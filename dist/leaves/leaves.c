@@ -55,7 +55,7 @@ int td_leaf_number(const td_leaves *v)
     return leaf < v->count ? leaf : v->count - 1;
 }
 
-static bool is_last(const td_leaves *v)
+bool td_leaf_is_last(const td_leaves *v)
 {
     return v->turn == v->way->turns(v, v->rank) - 1;
 }
@@ -63,25 +63,83 @@ static bool is_last(const td_leaves *v)
 /* Whether the running leaf's backward reduces. */
 static bool leaf_reduces(const td_leaves *v)
 {
-    return v->way->dealt || is_last(v);
+    return v->way->dealt || td_leaf_is_last(v);
 }
 
-static void note_gradients(const td_leaves *v)
+/* ---- turns, as DDP knows them ---- */
+
+static int leaves_turns(const td_ddp_state *s)
 {
-    for (int i = 0; i < v->ddp->count; i++) {
-        v->seen[i] = v->seen[i] || td_grad(td_params_get(v->ddp->params, i)->tensor) != NULL;
+    const td_leaves *v = td_leaves_of(s);
+    return v->way->turns(v, v->rank);
+}
+
+static td_status leaves_begin_step(td_ddp_state *s, const td_ddp_runner *runner)
+{
+    td_leaves *v = td_leaves_of(s);
+    for (int i = 0; i < s->count; i++) {
+        v->seen[i] = false;
+        v->part_of[i] = runner->part_of != NULL
+                            ? runner->part_of(runner->user, td_params_get(s->params, i)->tensor)
+                            : 0;
+    }
+    v->parts = runner->parts;
+    place_dropouts(v, BEFORE_STEP);
+    if (s->buffers.bytes != NULL) {
+        td_ddp_copy_buffers(s, true);
+    }
+    return v->way->begin_step != NULL ? v->way->begin_step(v, runner->open) : TD_OK;
+}
+
+static int leaves_begin(td_ddp_state *s, td_ddp_pass pass)
+{
+    td_leaves *v = td_leaves_of(s);
+    v->turn = pass.turn;
+    place_dropouts(v, BEFORE_LEAF);
+    if (pass.kind != 'F' && v->way->begin != NULL) {
+        v->way->begin(v, pass);
+    }
+    for (int i = 0; i < s->count && pass.kind != 'F' && v->way->begin == NULL; i++) {
+        td_zero_grad_of(td_params_get(s->params, i)->tensor);
+    }
+    return td_leaf_number(v);
+}
+
+/* Running statistics become those of leaf 0, or what they were. */
+static void leaves_end(td_ddp_state *s, td_ddp_pass pass)
+{
+    td_leaves *v = td_leaves_of(s);
+    place_dropouts(v, AFTER_LEAF);
+    if (pass.kind == 'F' && s->buffers.bytes != NULL) {
+        td_ddp_copy_buffers(s, td_leaf_number(v) == 0);
+    } else if (pass.kind != 'F' && v->way->end != NULL) {
+        v->way->end(v, pass);
     }
 }
+
+/* All ranks get leaf 0's running statistics. */
+static void leaves_end_step(td_ddp_state *s)
+{
+    if (s->buffers.bytes != NULL) {
+        td_ddp_note(s, td_broadcast(s->group, s->buffers.bytes, 0, NULL));
+        td_ddp_copy_buffers(s, false);
+        td_ddp_report(s);
+    }
+    td_leaves_of(s)->turn = -1;
+}
+
+static const td_ddp_turns leaves_turns_of_step = { .count = leaves_turns,
+                                                   .begin_step = leaves_begin_step,
+                                                   .begin = leaves_begin,
+                                                   .end = leaves_end,
+                                                   .end_step = leaves_end_step };
+
+/* ---- a step, turn after turn ---- */
 
 static void begin_leaf(td_leaves *v)
 {
-    td_ddp_state *s = v->ddp;
-    for (int i = 0; i < s->count; i++) {
-        td_zero_grad_of(td_params_get(s->params, i)->tensor);
-        v->seen[i] = v->seen[i] && v->turn > 0;
-    }
-    place_dropouts(v, BEFORE_LEAF);
-    s->no_sync_depth += !leaf_reduces(v);
+    leaves_begin(v->ddp, (td_ddp_pass){ 'B', 0, v->turn + 1 });
+    v->ddp->no_sync_depth += !leaf_reduces(v);
     v->reduced = false;
 }
 
@@ -90,27 +148,12 @@ static void end_leaf(td_leaves *v)
     td_ddp_state *s = v->ddp;
     if (!leaf_reduces(v)) {
         s->no_sync_depth--;
-        note_gradients(v);
-        v->way->keep(v);
     } else if (!v->reduced) { /* without samples */
         td_reducer_finish(s);
         td_ddp_report(s);
     }
-    place_dropouts(v, AFTER_LEAF);
-    if (td_leaf_number(v) == 0) {
-        td_ddp_copy_buffers(s, true);
-    }
-}
-
-/* All ranks get leaf 0's running statistics. */
-static void share_statistics(td_leaves *v)
-{
-    td_ddp_state *s = v->ddp;
-    if (s->buffers.bytes != NULL) {
-        td_ddp_note(s, td_broadcast(s->group, s->buffers.bytes, 0, NULL));
-        td_ddp_copy_buffers(s, false);
-        td_ddp_report(s);
-    }
+    leaves_end(s, (td_ddp_pass){ 'F', 0, v->turn });
+    leaves_end(s, (td_ddp_pass){ 'B', 0, v->turn });
 }
 
 static td_leaves *require_leaves(const td_module *net, const char *what)
@@ -132,14 +175,13 @@ int td_leaf_next(td_module *net)
     if (v->turn >= 0) {
         end_leaf(v);
     } else {
-        place_dropouts(v, BEFORE_STEP);
+        td_ddp_note(v->ddp, leaves_begin_step(v->ddp, &(td_ddp_runner){ .parts = 1, .open = 1 }));
+        td_ddp_report(v->ddp);
     }
-    if (v->turn >= 0 && is_last(v)) {
-        share_statistics(v);
-        v->turn = -1;
+    if (v->turn >= 0 && td_leaf_is_last(v)) {
+        leaves_end_step(v->ddp);
         return -1;
     }
-    v->turn++;
     begin_leaf(v);
     return td_leaf_number(v);
 }
@@ -164,10 +206,10 @@ static void mark_gradients(const td_leaves *v)
 {
     const td_ddp_options *o = &v->ddp->options;
     bool all = !o->find_unused_parameters && !o->static_graph;
-    note_gradients(v);
     for (int i = 0; i < v->ddp->count; i++) {
         td_tensor *leaf = td_params_get(v->ddp->params, i)->tensor;
-        if ((all || v->seen[i]) && is_last(v) && td_grad(leaf) == NULL) {
+        v->seen[i] = v->seen[i] || td_grad(leaf) != NULL;
+        if ((all || v->seen[i]) && td_leaf_is_last(v) && td_grad(leaf) == NULL) {
             td_mark_grad(leaf);
         }
     }
@@ -210,6 +252,7 @@ static void end_leaves(td_ddp_part *part)
         v->way->close(v);
     }
     free(v->gradients);
+    free(v->part_of);
     free(v->seen);
     free(v->draws);
     free(v);
@@ -283,12 +326,14 @@ static td_status leaves_open(const td_strategy *self, td_ddp_state *s)
     td_module_each(s->model, count_dropouts, &dropouts);
     td_leaves *v = calloc(1, sizeof *v);
     bool *seen = calloc((size_t)s->count, sizeof *seen);
+    int *part_of = calloc((size_t)s->count, sizeof *part_of);
     td_leaf_draw *draws = calloc(dropouts, sizeof *draws);
     for (size_t k = 0; draws != NULL && k < dropouts; k++) {
         draws[k].calls = 1;
     }
-    if (v == NULL || seen == NULL || draws == NULL) {
+    if (v == NULL || seen == NULL || part_of == NULL || draws == NULL) {
         free(v);
+        free(part_of);
         free(seen);
         free(draws);
         return td_fail(TD_E_NOMEM, "td_leaves: no memory");
@@ -300,6 +345,8 @@ static td_status leaves_open(const td_strategy *self, td_ddp_state *s)
                       .ranks = td_group_size(s->group),
                       .rank = td_group_rank(s->group),
                       .turn = -1,
+                      .parts = 1,
+                      .part_of = part_of,
                       .seen = seen,
                       .draws = draws };
     td_ddp_add_part(s, &v->part); /* before what moves averages into windows */
@@ -308,6 +355,7 @@ static td_status leaves_open(const td_strategy *self, td_ddp_state *s)
     s->options.no_broadcast_buffers = true; /* they are broadcast at a step's end */
     TD_TRY(v->way->open(v));
     s->reducer.average = leaves_average;
+    s->turns = &leaves_turns_of_step;
     return TD_OK;
 }
 

@@ -39,7 +39,9 @@ typedef struct td_leaves_options {
 
 extern const struct td_strategy_type td_leaves_type;
 
-/* What is the same for every number of ranks: weights, optimizer state, running statistics, losses.
+/* A model cut into stages (dist/pipeline/pipeline.h) runs its leaves in td_pipeline_step.
+ *
+ * What is the same for every number of ranks: weights, optimizer state, running statistics, losses.
  *
  * Gradients: each leaf begins without any, so td_zero_grad is not needed, and a model accumulates
  * by having more leaves. Their mean counts all leaves alike: if leaves have different numbers of

@@ -67,6 +67,7 @@ typedef struct td_leaves {
     int count, ranks, rank;
     int turn;            /* of this rank's leaves in a step: the running one; -1: none runs */
     bool reduced;        /* backward of the running leaf has reduced the gradients */
+    int parts, *part_of; /* parts of the model, and which one has a parameter */
     bool *seen;          /* of each parameter: a leaf of this step has given it a gradient */
     td_leaf_draw *draws; /* of each Dropout */
 } td_leaves;
@@ -82,8 +83,10 @@ typedef struct td_leaf_way {
     td_status (*average)(td_leaves *v, td_ddp_unit *u); /* td_reducer.average */
     /* Gets DDP's events. */
     td_status (*on)(td_leaves *v, td_ddp_event event, td_ddp_unit *unit);
-    /* The running leaf's gradients are complete, and more leaves follow; NULL if dealt. */
-    void (*keep)(td_leaves *v);
+    /* Before and after a backward; NULL if dealt. */
+    td_status (*begin_step)(td_leaves *v, int open);
+    void (*begin)(td_leaves *v, td_ddp_pass pass);
+    void (*end)(td_leaves *v, td_ddp_pass pass);
 } td_leaf_way;
 
 extern const td_leaf_way td_leaf_whole, td_leaf_dealt;
@@ -91,3 +94,4 @@ extern const td_leaf_way td_leaf_whole, td_leaf_dealt;
 td_leaves *td_leaves_of(const td_ddp_state *s);
 /* The running leaf. */
 int td_leaf_number(const td_leaves *v);
+bool td_leaf_is_last(const td_leaves *v); /* of this rank's in a step */

@@ -14,6 +14,7 @@
 #include "tensor/extend.h"
 #include "tensor/storage.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 
 enum { LINE = 64 }; /* bytes: ranks' pieces are whole cache lines */
@@ -24,11 +25,24 @@ typedef struct whole_trade {
     int count;
 } whole_trade;
 
+/* A leaf of a part whose backward has begun and not ended. */
+typedef struct whole_leaf {
+    int place; /* -1: there is none */
+    bool *has; /* of each parameter: a half of backward has given it a gradient */
+} whole_leaf;
+
+enum { PLACES = 2 * TD_LEAF_DEPTH };
+
 typedef struct whole {
-    td_leaf_stack stack;            /* of this rank's leaves that are done */
-    int current;                    /* the place where the running leaf's gradients are */
-    td_tensor *sums[TD_LEAF_DEPTH]; /* by place: as long as the flat gradients, whose own memory is
-                                       place 0 */
+    td_leaf_stack *stacks; /* of each part: of this rank's leaves that are done. At a step's end all
+                              are equal */
+    whole_leaf *leaves;    /* of each part `open` */
+    bool *has;             /* of all leaves */
+    int parts, open;
+    int places;              /* where there is one part, and one leaf is open */
+    int current;             /* the place where the running leaf's gradients are */
+    td_tensor *sums[PLACES]; /* by place: as long as the flat gradients, whose own memory is place
+                                0 */
     td_tensor *come[TD_LEAF_DEPTH]; /* pieces of all ranks' k-th nodes */
     int nodes;                      /* of a rank, at most, when its leaves are done */
     bool pairs;                     /* td_all_reduce adds them */
@@ -52,7 +66,7 @@ static int whole_turns(const td_leaves *v, int rank)
     return first_leaf(v, rank + 1) - first_leaf(v, rank);
 }
 
-static int whole_leaf(const td_leaves *v, int rank, int turn)
+static int whole_leaf_of(const td_leaves *v, int rank, int turn)
 {
     return first_leaf(v, rank) + turn;
 }
@@ -95,24 +109,93 @@ static void whole_write_at(td_leaves *v, int place)
     td_set_address(td_params_flat_grad(v->ddp->params), td_ptr(whole_of(v)->sums[place]));
 }
 
-static void push_leaf(const td_leaves *v, td_leaf_stack *s, whole_range *range)
+static void push_leaf(const td_leaves *v, td_leaf_stack *s, td_leaf_add_fn add, void *user)
 {
-    int leaf = whole_leaf(v, v->rank, v->turn);
-    td_leaf_push(s, v->count, (td_leaf_node){ leaf, leaf + 1, whole_of(v)->current }, add_range,
-                 range);
+    int leaf = whole_leaf_of(v, v->rank, v->turn);
+    td_leaf_push(s, v->count, (td_leaf_node){ leaf, leaf + 1, whole_of(v)->current }, add, user);
 }
 
-static void whole_keep(td_leaves *v)
+typedef struct whole_part {
+    td_leaves *v;
+    int part;
+} whole_part;
+
+static void add_part(void *user, const td_leaf_node *x, const td_leaf_node *y)
 {
-    whole *w = whole_of(v);
-    for (int i = 0; i < v->ddp->count; i++) { /* their memory holds old numbers */
-        td_tensor *leaf = td_params_get(v->ddp->params, i)->tensor;
-        if (td_grad(leaf) == NULL) {
-            td_fill_(td_grad_buffer(leaf), 0.0);
+    const whole_part *p = user;
+    td_leaves *v = p->v;
+    if (v->parts == 1) {
+        add_range(&(whole_range){ v, 0, td_numel(whole_of(v)->sums[0]) }, x, y);
+    }
+    for (int i = 0; i < v->ddp->count && v->parts > 1; i++) {
+        const td_param *param = td_params_get(v->ddp->params, i);
+        if (v->part_of[i] == p->part) {
+            add_range(&(whole_range){ v, param->begin, param->count }, x, y);
         }
     }
-    push_leaf(v, &w->stack, &(whole_range){ v, 0, td_numel(w->sums[0]) });
-    whole_write_at(v, td_leaf_free_place(&w->stack));
+}
+
+/* ---- a leaf's backward ---- */
+
+static whole_leaf *leaf_at(const td_leaves *v, td_ddp_pass pass)
+{
+    const whole *w = whole_of(v);
+    return &w->leaves[pass.part * w->open + pass.turn % w->open];
+}
+
+/* Whether a node or a running leaf of the part has a place. */
+static bool is_used(const whole *w, int part, int place)
+{
+    bool used = false;
+    for (int i = 0; i < w->stacks[part].count; i++) {
+        used = used || w->stacks[part].list[i].place == place;
+    }
+    for (int k = 0; k < w->open; k++) {
+        used = used || w->leaves[part * w->open + k].place == place;
+    }
+    return used;
+}
+
+static void whole_begin(td_leaves *v, td_ddp_pass pass)
+{
+    whole_leaf *leaf = leaf_at(v, pass);
+    if (pass.kind != 'W') {
+        int place = 0;
+        while (is_used(whole_of(v), pass.part, place)) {
+            place++;
+        }
+        leaf->place = place;
+    }
+    whole_write_at(v, leaf->place);
+    for (int i = 0; i < v->ddp->count; i++) {
+        td_tensor *parameter = td_params_get(v->ddp->params, i)->tensor;
+        if (v->part_of[i] == pass.part && pass.kind == 'W' && leaf->has[i]) {
+            td_mark_grad(parameter);
+        } else if (v->part_of[i] == pass.part) {
+            td_zero_grad_of(parameter);
+        }
+    }
+}
+
+/* Memory without a gradient holds old numbers, which count as zeros. */
+static void whole_end(td_leaves *v, td_ddp_pass pass)
+{
+    whole_leaf *leaf = leaf_at(v, pass);
+    bool keeps = pass.kind != 'I' && !td_leaf_is_last(v);
+    for (int i = 0; i < v->ddp->count; i++) {
+        td_tensor *parameter = td_params_get(v->ddp->params, i)->tensor;
+        if (v->part_of[i] == pass.part) {
+            leaf->has[i] = td_grad_begun(parameter);
+            v->seen[i] = v->seen[i] || leaf->has[i];
+            if (keeps && !leaf->has[i]) {
+                td_fill_(td_grad_buffer(parameter), 0.0);
+            }
+        }
+    }
+    if (keeps) {
+        push_leaf(v, &whole_of(v)->stacks[pass.part], add_part, &(whole_part){ v, pass.part });
+        leaf->place = -1;
+    }
 }
 
 /* ---- between ranks ---- */
@@ -149,8 +232,8 @@ static td_status send_nodes(td_leaves *v, td_ddp_unit *u, const td_leaf_stack *s
 static td_status whole_average(td_leaves *v, td_ddp_unit *u)
 {
     whole_range range = range_of(v, u);
-    td_leaf_stack nodes = whole_of(v)->stack;
-    push_leaf(v, &nodes, &range);
+    td_leaf_stack nodes = whole_of(v)->stacks[0];
+    push_leaf(v, &nodes, add_range, &range);
     if (v->ranks == 1 || range.count == 0) {
         return TD_OK;
     }
@@ -180,7 +263,7 @@ static void add_pieces(void *user, const td_leaf_node *x, const td_leaf_node *y)
 /* The first node of this rank: where the sum goes. */
 static int first_place(const whole *w)
 {
-    return w->stack.count > 0 ? w->stack.list[0].place : w->current;
+    return w->stacks[0].count > 0 ? w->stacks[0].list[0].place : w->current;
 }
 
 /* This rank's pieces of all nodes have come: adds them, and gathers the sum. */
@@ -239,7 +322,6 @@ static td_status whole_on(td_leaves *v, td_ddp_event event, td_ddp_unit *unit)
     }
     if (event == TD_DDP_REDUCED) {
         whole_write_at(v, first_place(w));
-        w->stack.count = 0;
     }
     return TD_OK;
 }
@@ -261,24 +343,67 @@ static td_status lengthen_gradients(td_ddp_state *s, int64_t length)
     return status;
 }
 
-/* Memory of this length for each place. Collective. */
-static td_status make_sums(td_leaves *v, int places, int64_t length)
+/* Memory of the flat gradients' length for each place, as far as it is not there. Collective. */
+static bool make_sums(td_leaves *v, int places)
 {
     whole *w = whole_of(v);
-    td_tensor *flat = td_params_flat_grad(v->ddp->params);
-    td_device device = td_device_of(flat);
-    td_shape shape = TD_SHAPE(length);
-    w->sums[0] = td_borrow(td_ptr(flat), shape, flat->dtype, device);
-    bool made = w->sums[0] != NULL;
+    const td_tensor *own = w->sums[0];
+    bool made = true;
     for (int i = 1; i < places; i++) {
-        w->sums[i] = td_ddp_new_memory(v->ddp->group, device, length, flat->dtype);
+        if (w->sums[i] == NULL) {
+            w->sums[i] =
+                td_ddp_new_memory(v->ddp->group, td_device_of(own), td_numel(own), own->dtype);
+        }
         made = made && w->sums[i] != NULL;
     }
+    return made;
+}
+
+/* What other ranks' nodes come to. */
+static bool make_come(td_leaves *v)
+{
+    whole *w = whole_of(v);
+    const td_tensor *own = w->sums[0];
+    bool made = true;
     for (int k = 0; v->ranks > 1 && !w->pairs && k < w->nodes; k++) {
-        w->come[k] = td_zeros(shape, flat->dtype, device);
+        w->come[k] = td_zeros(TD_SHAPE(td_numel(own)), own->dtype, td_device_of(own));
         made = made && w->come[k] != NULL;
     }
-    return made ? TD_OK : TD_E_NOMEM;
+    return made;
+}
+
+/* Tables for the parts of the model, and for `open` leaves in each. */
+static td_status make_parts(td_leaves *v, int open)
+{
+    whole *w = whole_of(v);
+    size_t leaves = (size_t)(v->parts * open), count = (size_t)v->ddp->count;
+    free(w->stacks);
+    free(w->leaves);
+    free(w->has);
+    w->stacks = calloc((size_t)v->parts, sizeof *w->stacks);
+    w->leaves = calloc(leaves, sizeof *w->leaves);
+    w->has = calloc(leaves * count, sizeof *w->has);
+    bool made = w->stacks != NULL && w->leaves != NULL && w->has != NULL;
+    w->parts = made ? v->parts : 0;
+    w->open = made ? open : 0;
+    return made ? TD_OK : td_fail(TD_E_NOMEM, "td_leaves: no memory for %d parts", v->parts);
+}
+
+static td_status whole_begin_step(td_leaves *v, int open)
+{
+    whole *w = whole_of(v);
+    int places = w->places + open - 1;
+    if (places > PLACES) {
+        return td_fail(TD_E_UNSUPPORTED,
+                       "td_leaves: %d backwards between their halves; %d are possible", open,
+                       PLACES - w->places);
+    }
+    TD_TRY(w->parts != v->parts || w->open != open ? make_parts(v, open) : TD_OK);
+    for (int k = 0; k < v->parts * open; k++) { /* no leaf is done */
+        w->leaves[k] = (whole_leaf){ -1, w->has + (ptrdiff_t)k * v->ddp->count };
+        w->stacks[k / open].count = 0;
+    }
+    return make_sums(v, places) ? TD_OK : TD_E_NOMEM;
 }
 
 static td_status whole_open(td_leaves *v)
@@ -294,15 +419,19 @@ static td_status whole_open(td_leaves *v)
     if (s->divided == TD_DIVIDES_NOTHING) { /* otherwise the strategy inside has done it */
         TD_TRY(lengthen_gradients(s, length));
     }
-    int places = 1;
+    w->places = 1;
     for (int r = 0; r < v->ranks; r++) {
-        int nodes = nodes_of(v, r, &places).count;
+        int nodes = nodes_of(v, r, &w->places).count;
         w->nodes = nodes > w->nodes ? nodes : w->nodes;
     }
     bool doubles = (v->ranks & (v->ranks - 1)) == 0 && v->count % v->ranks == 0;
     bool cpu = s->model->device.type == TD_DEVICE_CPU;
     w->pairs = cpu && (v->ranks == v->count || doubles);
-    return td_group_agree(s->group, make_sums(v, places, length));
+    flat = td_params_flat_grad(s->params);
+    w->sums[0] = td_borrow(td_ptr(flat), TD_SHAPE(length), flat->dtype, td_device_of(flat));
+    bool made =
+        w->sums[0] != NULL && make_sums(v, w->places) && make_come(v) && make_parts(v, 1) == TD_OK;
+    return td_group_agree(s->group, made ? TD_OK : TD_E_NOMEM);
 }
 
 static void whole_close(td_leaves *v)
@@ -311,17 +440,24 @@ static void whole_close(td_leaves *v)
     if (w->sums[0] != NULL) {
         whole_write_at(v, 0); /* the flat gradients get their own memory back */
     }
-    for (int k = 0; k < TD_LEAF_DEPTH; k++) {
+    for (int k = 0; k < PLACES; k++) {
         td_free(w->sums[k]);
+    }
+    for (int k = 0; k < TD_LEAF_DEPTH; k++) {
         td_free(w->come[k]);
     }
+    free(w->stacks);
+    free(w->leaves);
+    free(w->has);
     free(w->trades);
 }
 
 const td_leaf_way td_leaf_whole = { .turns = whole_turns,
-                                    .leaf = whole_leaf,
+                                    .leaf = whole_leaf_of,
                                     .open = whole_open,
                                     .close = whole_close,
                                     .average = whole_average,
                                     .on = whole_on,
-                                    .keep = whole_keep };
+                                    .begin_step = whole_begin_step,
+                                    .begin = whole_begin,
+                                    .end = whole_end };

@@ -1,5 +1,5 @@
-/* Cutting a model into stages: by index or by work. Each rank keeps the parameters of its own
- * stages, and takes the others' memory away. */
+/* Cutting a model into stages, by index or by work, and running their links. Each rank keeps the
+ * parameters of its own stages, and takes the others' memory away. */
 #include "dist/pipeline/stages.h"
 
 #include "autograd/tape.h"
@@ -11,7 +11,47 @@
 #include <stdlib.h>
 #include <string.h>
 
+void *td_pipe_new(td_pipe *p, int64_t count, size_t size)
+{
+    td_pipe_room *room = calloc(1, sizeof *room + (size_t)count * size);
+    if (room == NULL) {
+        (void)td_fail(TD_E_NOMEM, "td_pipeline: no memory for %lld x %zu bytes", (long long)count,
+                      size);
+        return NULL;
+    }
+    room->next = p->rooms;
+    p->rooms = room;
+    return room->bytes;
+}
+
 /* ---- links ---- */
+
+td_tensor *td_pipe_run(td_pipe *p, int chunk, td_tensor *x, td_tensor *second, td_site at)
+{
+    const td_tensor *input = x;
+    int stage = td_pipe_stage(p, chunk);
+    int64_t scope = td_scope_begin();
+    for (int i = p->cuts[stage]; i < p->cuts[stage + 1]; i++) {
+        const td_chain_link *link = &p->links[i];
+        if (i == p->link_count - 1 && second != NULL) {
+            x = link->end(link->self, x, second, at);
+        } else {
+            x = link->run != NULL ? link->run(link->self, x, at)
+                                  : td_forward_at(link->parts[0], x, at);
+        }
+        td_scope_keep(scope, x);
+    }
+    td_scope_end(scope, x == input ? NULL : x);
+    return x;
+}
+
+static void link_each(const td_chain_link *link,
+                      void (*fn)(td_module *m, const char *path, void *user), void *user)
+{
+    for (int k = 0; k < TD_CHAIN_PARTS && link->parts[k] != NULL; k++) {
+        td_module_each(link->parts[k], fn, user);
+    }
+}
 
 static void count_elements(td_module *m, const char *path, void *user)
 {
@@ -27,9 +67,7 @@ static void count_elements(td_module *m, const char *path, void *user)
 static double cut_work(const td_chain_link *link)
 {
     double elements = 0.0;
-    for (int k = 0; k < TD_CHAIN_PARTS && link->parts[k] != NULL; k++) {
-        td_module_each(link->parts[k], count_elements, &elements);
-    }
+    link_each(link, count_elements, &elements);
     return elements * link->uses;
 }
 
@@ -42,10 +80,8 @@ static td_status cut_list_links(td_pipe *p)
                        "consists (td_module_type.chain)",
                        p->model->type->name);
     }
-    p->links = calloc((size_t)p->link_count, sizeof *p->links);
-    if (p->links == NULL) {
-        return td_fail(TD_E_NOMEM, "td_pipeline: no memory for %d links", p->link_count);
-    }
+    p->links = td_pipe_new(p, p->link_count, sizeof *p->links);
+    TD_TRY(p->links != NULL ? TD_OK : TD_E_NOMEM);
     td_module_chain(p->model, p->links);
     return p->link_count >= td_pipe_stages(p)
                ? TD_OK
@@ -79,24 +115,18 @@ static bool cut_fits(const double *work, int links, int stages, double most, int
 static td_status cut_by_work(td_pipe *p)
 {
     int stages = td_pipe_stages(p);
-    double *work = calloc((size_t)p->link_count, sizeof *work), low = 0.0, high = 0.0;
-    int *tried = calloc((size_t)stages, sizeof *tried);
-    bool room = work != NULL && tried != NULL;
-    for (int i = 0; room && i < p->link_count; i++) {
+    double *work = td_pipe_new(p, p->link_count, sizeof *work), low = 0.0, high = 0.0;
+    TD_TRY(work != NULL ? TD_OK : TD_E_NOMEM);
+    for (int i = 0; i < p->link_count; i++) {
         work[i] = cut_work(&p->links[i]);
         high += work[i];
     }
-    for (int k = 0; room && k < 64; k++) {
-        double most = k == 0 ? high : (low + high) / 2.0;
-        bool fits = cut_fits(work, p->link_count, stages, most, tried);
-        if (fits) {
-            memcpy(p->cuts, tried, (size_t)stages * sizeof *tried);
-        }
-        *(fits ? &high : &low) = most;
+    for (int k = 0; k < 64; k++) {
+        double most = (low + high) / 2.0;
+        *(cut_fits(work, p->link_count, stages, most, p->cuts) ? &high : &low) = most;
     }
-    free(work);
-    free(tried);
-    return room ? TD_OK : td_fail(TD_E_NOMEM, "td_pipeline: no memory to cut the model");
+    (void)cut_fits(work, p->link_count, stages, high, p->cuts);
+    return TD_OK;
 }
 
 static td_status cut_by_text(td_pipe *p, const char *text)
@@ -139,26 +169,42 @@ static void cut_look(td_module *m, const char *path, void *user)
 static bool link_has(const td_chain_link *link, const td_tensor *t)
 {
     cut_search s = { .wanted = t };
-    for (int k = 0; k < TD_CHAIN_PARTS && link->parts[k] != NULL; k++) {
-        td_module_each(link->parts[k], cut_look, &s);
-    }
+    link_each(link, cut_look, &s);
     return s.found;
 }
 
-/* Sets has[rank] for the ranks with a stage that uses t; returns how many they are. */
-static int cut_owners(const td_pipe *p, const td_tensor *t, unsigned char *has)
+static bool stage_has(const td_pipe *p, int stage, const td_tensor *t)
 {
-    int owners = 0;
+    bool has = false;
+    for (int i = p->cuts[stage]; i < p->cuts[stage + 1]; i++) {
+        has = has || link_has(&p->links[i], t);
+    }
+    return has;
+}
+
+int td_pipe_chunk_of(void *pipe, const td_tensor *parameter)
+{
+    const td_pipe *p = pipe;
+    int chunk = 0;
+    while (chunk + 1 < p->plan.chunks && !stage_has(p, td_pipe_stage(p, chunk), parameter)) {
+        chunk++;
+    }
+    return chunk;
+}
+
+/* Sets has[rank] for the ranks with a stage that uses t; returns how many they are. */
+static int cut_owners(td_pipe *p, const td_tensor *t, unsigned char *has)
+{
+    int owners = 0, stages = 0;
     memset(has, 0, (size_t)p->plan.ranks);
     for (int s = 0; s < td_pipe_stages(p); s++) {
-        for (int i = p->cuts[s]; i < p->cuts[s + 1]; i++) {
-            unsigned char *it = &has[s % p->plan.ranks];
-            if (*it == 0 && link_has(&p->links[i], t)) {
-                *it = 1;
-                owners++;
-            }
-        }
+        unsigned char *it = &has[s % p->plan.ranks];
+        bool uses = stage_has(p, s, t);
+        owners += uses && *it == 0;
+        stages += uses;
+        *it = *it || uses;
     }
+    p->ties.several = p->ties.several || stages > 1;
     return owners;
 }
 
@@ -171,6 +217,21 @@ static td_status cut_away(td_tensor *t)
         return TD_E_NOMEM;
     }
     td_parameter_exchange(t, away, false);
+    return TD_OK;
+}
+
+static td_status cut_share(td_pipe *p, td_tensor *t, const unsigned char *has)
+{
+    td_pipe_shared *w = &p->ties.list[p->ties.count];
+    int ranks = p->plan.ranks;
+    *w = (td_pipe_shared){ .weight = t,
+                           .has = td_pipe_new(p, ranks, 1),
+                           .parts = td_pipe_new(p, ranks, sizeof *w->parts),
+                           .sends = td_pipe_new(p, ranks, sizeof *w->sends) };
+    TD_TRY(w->has != NULL && w->parts != NULL && w->sends != NULL ? TD_OK : TD_E_NOMEM);
+    memcpy(w->has, has, (size_t)ranks);
+    p->ties.count++;
+    p->ties.here += has[p->rank];
     return TD_OK;
 }
 
@@ -191,39 +252,29 @@ static td_status cut_place(td_pipe *p, const td_named_tensor *item, unsigned cha
     if (owners == 0) {
         return td_fail(TD_E_ARG, "td_pipeline: no link of the model's chain uses '%s'", item->name);
     }
-    if (!has[p->rank]) {
-        return cut_away(t);
-    }
-    if (owners > 1) {
-        memcpy(p->sharers + (size_t)p->shared_count * (size_t)p->plan.ranks, has,
-               (size_t)p->plan.ranks);
-        p->shared[p->shared_count++] = t;
-    }
-    return td_parameter_draw(t);
+    TD_TRY(owners > 1 ? cut_share(p, t, has) : TD_OK);
+    return has[p->rank] ? td_parameter_draw(t) : cut_away(t);
 }
 
 static td_status cut_place_all(td_pipe *p)
 {
     td_state_list list = td_module_state(p->model);
-    size_t count = (size_t)(list.count > 0 ? list.count : 0) + 1, ranks = (size_t)p->plan.ranks;
-    unsigned char *has = calloc(ranks, 1);
-    p->shared = calloc(count, sizeof(td_tensor *));
-    p->sharers = calloc(count, ranks);
-    p->staging.tensors = calloc(count, sizeof(td_tensor *));
-    p->staging.owners = calloc(count, sizeof(int));
-    p->staging.numbers = calloc(count, sizeof(double));
-    bool room = list.count >= 0 && has != NULL && p->shared != NULL && p->sharers != NULL &&
+    int64_t count = list.count + 1;
+    unsigned char *has = td_pipe_new(p, p->plan.ranks, 1);
+    p->ties.list = td_pipe_new(p, count, sizeof *p->ties.list);
+    p->staging.tensors = td_pipe_new(p, count, sizeof(td_tensor *));
+    p->staging.owners = td_pipe_new(p, count, sizeof(int));
+    p->staging.numbers = td_pipe_new(p, count, sizeof(double));
+    bool room = list.count >= 0 && has != NULL && p->ties.list != NULL &&
                 p->staging.tensors != NULL && p->staging.owners != NULL &&
                 p->staging.numbers != NULL;
-    td_status status =
-        room ? TD_OK : td_fail(TD_E_NOMEM, "td_pipeline: no memory for lists of parameters");
+    td_status status = room ? TD_OK : TD_E_NOMEM;
     for (int i = 0; i < list.count && status == TD_OK; i++) {
         if (td_staging_place(&p->staging, list.items[i].tensor) < 0) { /* not under another name */
             status = cut_place(p, &list.items[i], has);
         }
     }
     td_state_list_free(&list);
-    free(has);
     return status;
 }
 
@@ -240,9 +291,7 @@ void td_pipe_skip_draws(const td_pipe *p, int micro)
 {
     for (int s = 0; s < td_pipe_stages(p); s++) {
         for (int i = p->cuts[s]; i < p->cuts[s + 1] && s % p->plan.ranks != p->rank; i++) {
-            for (int k = 0; k < TD_CHAIN_PARTS && p->links[i].parts[k] != NULL; k++) {
-                td_module_each(p->links[i].parts[k], cut_skip, &micro);
-            }
+            link_each(&p->links[i], cut_skip, &micro);
         }
     }
 }
@@ -250,10 +299,8 @@ void td_pipe_skip_draws(const td_pipe *p, int micro)
 td_status td_pipe_cut(td_pipe *p, const char *cut)
 {
     TD_TRY(cut_list_links(p));
-    p->cuts = calloc((size_t)td_pipe_stages(p) + 1, sizeof *p->cuts);
-    if (p->cuts == NULL) {
-        return td_fail(TD_E_NOMEM, "td_pipeline: no memory to cut the model");
-    }
+    p->cuts = td_pipe_new(p, td_pipe_stages(p) + 1, sizeof *p->cuts);
+    TD_TRY(p->cuts != NULL ? TD_OK : TD_E_NOMEM);
     TD_TRY(cut != NULL ? cut_by_text(p, cut) : cut_by_work(p));
     p->cuts[td_pipe_stages(p)] = p->link_count;
     return cut_place_all(p);

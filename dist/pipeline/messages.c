@@ -12,15 +12,17 @@
 
 #include <string.h>
 
-typedef struct pipe_name {
-    char text[16];
-} pipe_name;
-
-static pipe_name name_of(char kind, int chunk, int micro)
+td_pipe_text td_pipe_name(td_action message)
 {
-    pipe_name name;
-    snprintf(name.text, sizeof name.text, "%c%d.%d", kind, chunk, micro);
+    td_pipe_text name;
+    snprintf(name.text, sizeof name.text, "%c%d.%d", message.kind, message.chunk, message.micro);
     return name;
+}
+
+/* The message before a chunk's first: what results look like. */
+static td_action shape_of(td_action message)
+{
+    return (td_action){ .kind = 'S', message.chunk };
 }
 
 /* ---- shapes: told once, and again when the batch has another shape ---- */
@@ -62,31 +64,13 @@ static td_status pipe_make_buffers(const td_pipe *p, td_pipe_chunk *c, bool in)
     return TD_OK;
 }
 
-static td_status learn_shape(const td_pipe *p, int chunk, int from)
+/* The message of an action of a rank; *to: its receiver, -1: there is none. */
+static td_action pipe_message(const td_pipe *p, td_action a, int rank, int *to)
 {
-    td_pipe_chunk *c = &p->chunks[chunk];
-    if (from != p->rank) {
-        TD_TRY(td_recv_named(p->group, c->shape_in, from, name_of('S', chunk, 0).text, NULL));
-    }
-    c->knows_in = true;
-    return pipe_make_buffers(p, c, true);
-}
-
-/* Tells the next stage, once, what results look like. */
-static td_status tell_shape(td_pipe *p, int chunk, const td_tensor *y, int to)
-{
-    td_pipe_chunk *c = &p->chunks[chunk];
-    int next = td_pipe_stage(p, chunk) + 1;
-    pipe_write_shape(c->shape_out, y);
-    c->knows_out = true;
-    TD_TRY(pipe_make_buffers(p, c, false));
-    if (to == p->rank) {
-        td_pipe_chunk *local = &p->chunks[next / p->plan.ranks];
-        pipe_write_shape(local->shape_in, y);
-        return learn_shape(p, next / p->plan.ranks, to);
-    }
-    return td_send_named(p->group, c->shape_out, to, name_of('S', next / p->plan.ranks, 0).text,
-                         &c->tells);
+    int ranks = p->plan.ranks, stage = a.chunk * ranks + rank;
+    int next = a.kind == 'F' ? stage + 1 : a.kind == 'W' ? -1 : stage - 1;
+    *to = next >= 0 && next < td_pipe_stages(p) ? next % ranks : -1;
+    return (td_action){ .kind = a.kind == 'F' ? 'F' : 'B', next / ranks, a.micro };
 }
 
 static bool has_shape(const td_tensor *told, const td_tensor *t)
@@ -101,32 +85,45 @@ static bool has_shape(const td_tensor *told, const td_tensor *t)
 /* The messages of rank `from` to this one, in the order of that rank's actions. */
 static void fill_stream(const td_pipe *p, int from, td_action *list, td_pipe_stream *s)
 {
-    int count = td_plan_count(&p->plan), last = td_pipe_stages(p) - 1;
+    int count = td_plan_count(&p->plan);
     s->count = s->posted = s->taken = 0;
     td_plan_actions(&p->plan, from, list);
     for (int i = 0; i < count; i++) {
-        int stage = list[i].chunk * p->plan.ranks + from;
-        int to = list[i].kind == 'F' ? stage + 1 : list[i].kind == 'W' ? -1 : stage - 1;
-        if (to >= 0 && to <= last && to % p->plan.ranks == p->rank && from != p->rank) {
-            s->items[s->count] = (td_action){ .kind = list[i].kind == 'F' ? 'F' : 'B',
-                                              .chunk = to / p->plan.ranks,
-                                              .micro = list[i].micro };
+        int to;
+        td_action message = pipe_message(p, list[i], from, &to);
+        if (to == p->rank) {
+            s->items[s->count] = message;
             s->works[s->count++] = NULL;
+        }
+        for (int k = 0; k < p->ties.count && list[i].kind == 'B'; k++) {
+            if (td_pipe_sends_shared(p, k, from) == p->rank) {
+                s->items[s->count] = (td_action){ .kind = 'G', k, list[i].micro };
+                s->works[s->count++] = NULL;
+            }
         }
     }
 }
 
-static td_status finish_send(td_work **work)
+td_status td_pipe_finish(td_work **work)
 {
     td_work *w = *work;
     *work = NULL;
     return w != NULL ? td_work_wait(w, 0) : TD_OK;
 }
 
+static void finish_one(td_work **work, td_status *status)
+{
+    td_status one = td_pipe_finish(work);
+    *status = *status == TD_OK ? one : *status;
+}
+
 /* Whether the next message of a stream can be asked for without waiting for anything. */
 static bool can_post(const td_pipe *p, const td_pipe_stream *s)
 {
     td_action a = s->items[s->posted];
+    if (a.kind == 'G') {
+        return false; /* the memory of gradients may belong to another micro-batch yet */
+    }
     const td_pipe_chunk *c = &p->chunks[a.chunk];
     const td_pipe_slot *slot = td_pipe_slot_of(p, a.chunk, a.micro);
     bool knows = a.kind == 'F' ? c->knows_in : c->knows_out;
@@ -137,14 +134,20 @@ static bool can_post(const td_pipe *p, const td_pipe_stream *s)
 static td_status post(td_pipe *p, td_pipe_stream *s, int from)
 {
     td_action a = s->items[s->posted];
+    if (a.kind == 'G') {
+        return td_recv_named(p->group, td_grad_buffer(p->ties.list[a.chunk].weight), from,
+                             td_pipe_name(a).text, &s->works[s->posted++]);
+    }
     td_pipe_chunk *c = &p->chunks[a.chunk];
     td_pipe_slot *slot = td_pipe_slot_of(p, a.chunk, a.micro);
     if (a.kind == 'F' && !c->knows_in) {
-        TD_TRY(learn_shape(p, a.chunk, from));
+        TD_TRY(td_recv_named(p->group, c->shape_in, from, td_pipe_name(shape_of(a)).text, NULL));
+        c->knows_in = true;
+        TD_TRY(pipe_make_buffers(p, c, true));
     }
-    TD_TRY(a.kind == 'F' ? finish_send(&slot->sends_in) : TD_OK);
+    TD_TRY(a.kind == 'F' ? td_pipe_finish(&slot->sends_in) : TD_OK);
     return td_recv_named(p->group, a.kind == 'F' ? slot->in : slot->gradient, from,
-                         name_of(a.kind, a.chunk, a.micro).text, &s->works[s->posted++]);
+                         td_pipe_name(a).text, &s->works[s->posted++]);
 }
 
 /* Asks for messages up to number `until`, and for some more where that needs no waiting. */
@@ -169,7 +172,7 @@ td_status td_pipe_need(td_pipe *p, td_action what, int from)
     TD_REQUIRE(i < s->count, TD_NOWHERE, "td_pipeline: rank %d sends no %c%d.%d", from, what.kind,
                what.chunk, what.micro);
     TD_TRY(post_until(p, from, i));
-    TD_TRY(finish_send(&s->works[i]));
+    TD_TRY(td_pipe_finish(&s->works[i]));
     p->arrived = td_clock();
     while (s->taken < s->posted && s->works[s->taken] == NULL) {
         s->taken++;
@@ -179,42 +182,42 @@ td_status td_pipe_need(td_pipe *p, td_action what, int from)
 
 /* ---- sending ---- */
 
-td_status td_pipe_send(td_pipe *p, td_action a, td_tensor *y, int to)
+td_status td_pipe_send(td_pipe *p, td_action a, td_tensor *y)
 {
+    int to;
     td_pipe_chunk *c = &p->chunks[a.chunk];
     td_pipe_slot *s = td_pipe_slot_of(p, a.chunk, a.micro);
-    int next = td_pipe_stage(p, a.chunk) + 1;
-    TD_TRY(c->knows_out ? TD_OK : tell_shape(p, a.chunk, y, to));
+    td_action message = pipe_message(p, a, p->rank, &to);
+    if (!c->knows_out) {
+        pipe_write_shape(c->shape_out, y);
+        c->knows_out = true;
+        TD_TRY(pipe_make_buffers(p, c, false));
+        TD_TRY(td_send_named(p->group, c->shape_out, to, td_pipe_name(shape_of(message)).text,
+                             &c->tells));
+    }
     if (!has_shape(c->shape_out, y)) {
         return td_fail(TD_E_MISMATCH,
                        "td_pipeline: the result of stage %d is %s for micro-batch %d, of another "
                        "shape than before: all micro-batches of a step must have one shape",
-                       next - 1, td_describe(y), a.micro);
+                       td_pipe_stage(p, a.chunk), td_describe(y), a.micro);
     }
-    if (to == p->rank) {
-        td_copy_(td_pipe_slot_of(p, next / p->plan.ranks, a.micro)->in, y);
-        return TD_OK;
-    }
-    TD_TRY(finish_send(&s->sends_out));
+    TD_TRY(td_pipe_finish(&s->sends_out));
     td_copy_(s->out, y);
-    return td_send_named(p->group, s->out, to, name_of('F', next / p->plan.ranks, a.micro).text,
-                         &s->sends_out);
+    return td_send_named(p->group, s->out, to, td_pipe_name(message).text, &s->sends_out);
 }
 
-td_status td_pipe_send_gradient(td_pipe *p, td_action a, int to)
+td_status td_pipe_send_gradient(td_pipe *p, td_action a)
 {
+    int to;
     td_pipe_slot *s = td_pipe_slot_of(p, a.chunk, a.micro);
-    int before = td_pipe_stage(p, a.chunk) - 1;
+    td_action message = pipe_message(p, a, p->rank, &to);
     const td_tensor *gradient = td_grad(s->in);
-    if (gradient == NULL) {
-        return td_fail(TD_E_ARG,
-                       "td_pipeline: no gradient flows through stage %d (td_detach, or td_no_grad)",
-                       before + 1);
-    }
-    return to == p->rank
-               ? TD_OK
-               : td_send_named(p->group, gradient, to,
-                               name_of('B', before / p->plan.ranks, a.micro).text, &s->sends_in);
+    return gradient != NULL
+               ? td_send_named(p->group, gradient, to, td_pipe_name(message).text, &s->sends_in)
+               : td_fail(TD_E_ARG,
+                         "td_pipeline: no gradient flows through stage %d (td_detach, or "
+                         "td_no_grad)",
+                         td_pipe_stage(p, a.chunk));
 }
 
 /* ---- a step ---- */
@@ -237,66 +240,24 @@ td_status td_pipe_begin_messages(td_pipe *p)
 /* Waits for all that is under way, also after a failure: then it has failed, too. */
 td_status td_pipe_end_messages(td_pipe *p)
 {
-    td_status status = TD_OK, one;
+    td_status status = TD_OK;
     for (int r = 0; r < p->plan.ranks; r++) {
         for (int i = p->streams[r].taken; i < p->streams[r].posted; i++) {
-            one = finish_send(&p->streams[r].works[i]);
-            status = status == TD_OK ? one : status;
+            finish_one(&p->streams[r].works[i], &status);
         }
     }
     for (int c = 0; c < p->plan.chunks; c++) {
         td_pipe_chunk *chunk = &p->chunks[c];
-        one = finish_send(&chunk->tells);
-        status = status == TD_OK ? one : status;
+        finish_one(&chunk->tells, &status);
         for (int k = 0; k < chunk->count; k++) {
-            one = finish_send(&chunk->slots[k].sends_out);
-            status = status == TD_OK ? one : status;
-            one = finish_send(&chunk->slots[k].sends_in);
-            status = status == TD_OK ? one : status;
+            finish_one(&chunk->slots[k].sends_out, &status);
+            finish_one(&chunk->slots[k].sends_in, &status);
         }
+    }
+    for (int k = 0; k < p->ties.count * p->plan.ranks; k++) {
+        finish_one(&p->ties.list[k / p->plan.ranks].sends[k % p->plan.ranks], &status);
     }
     return status;
-}
-
-/* ---- weights on several stages ---- */
-
-/* Adds what the ranks that have a shared weight have as its gradient, in the order of ranks. */
-static td_status share_gradient(const td_pipe *p, int i)
-{
-    const unsigned char *has = p->sharers + (size_t)i * (size_t)p->plan.ranks;
-    td_tensor *mine = td_grad_buffer(p->shared[i]), *sum = td_clone(mine), *theirs = td_clone(mine);
-    td_status status = sum != NULL && theirs != NULL ? TD_OK : TD_E_NOMEM;
-    bool first = true;
-    for (int r = 0; r < p->plan.ranks && status == TD_OK; r++) {
-        td_work *work = NULL;
-        if (has[r] && r != p->rank) { /* both at once: they do not wait for each other */
-            status = td_send_named(p->group, mine, r, "shared", &work);
-            if (status == TD_OK) {
-                status = td_recv_named(p->group, theirs, r, "shared", NULL);
-                td_status sent = td_work_wait(work, 0);
-                status = status == TD_OK ? sent : status;
-            }
-        }
-        if (has[r] && status == TD_OK) {
-            const td_tensor *part = r == p->rank ? mine : theirs;
-            (void)(first ? td_copy_(sum, part) : td_add_(sum, part));
-            first = false;
-        }
-    }
-    if (status == TD_OK) {
-        td_copy_(mine, sum);
-    }
-    td_free(sum);
-    td_free(theirs);
-    return status;
-}
-
-td_status td_pipe_share_gradients(const td_pipe *p)
-{
-    for (int i = 0; i < p->shared_count; i++) {
-        TD_TRY(share_gradient(p, i));
-    }
-    return TD_OK;
 }
 
 /* ---- a forward alone ---- */
@@ -343,7 +304,7 @@ td_status td_pipe_evaluate(td_pipe *p, td_tensor *x, td_tensor *second, td_site 
         if (rank == p->rank) {
             *y = td_pipe_run(p, s / ranks, *y, s == last ? second : NULL, at);
         }
-        if (s < last && next != rank && (rank == p->rank || next == p->rank)) {
+        if (s < last && (rank == p->rank || next == p->rank)) {
             TD_TRY(hand_over(p, *y, rank, next, y, at));
         }
     }

@@ -5,26 +5,16 @@
 #include "tensor/system/number.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* All ranks' actions, rank after rank, to be freed; NULL: memory is short. */
-static td_action *picture_actions(const td_plan *plan)
-{
-    int count = td_plan_count(plan);
-    td_action *list = calloc((size_t)count * (size_t)plan->ranks, sizeof *list);
-    for (int r = 0; list != NULL && r < plan->ranks; r++) {
-        td_plan_actions(plan, r, list + (ptrdiff_t)r * count);
-    }
-    return list;
-}
-
 /* The part of the time in which ranks wait. */
-static double picture_bubble(const td_plan *plan, const td_span *spans, double all)
+static double picture_bubble(const td_plan *plan, const td_action *list, double all)
 {
     double busy = 0.0;
     for (int64_t i = 0; i < (int64_t)plan->ranks * td_plan_count(plan); i++) {
-        busy += spans[i].end - spans[i].begin;
+        busy += list[i].end - list[i].begin;
     }
     return 1.0 - busy / (all * plan->ranks);
 }
@@ -40,20 +30,19 @@ static char picture_letter(td_action a)
 }
 
 /* line: room for a character for each unit of time, and an end. */
-static void picture_write(const td_plan *plan, const td_action *list, const td_span *spans,
-                          char *line, FILE *out)
+static void picture_write(const td_plan *plan, const td_action *list, char *line, FILE *out)
 {
     int count = td_plan_count(plan);
     size_t width = strlen(line);
     for (int r = 0; r < plan->ranks; r++) {
         memset(line, '.', width);
         for (int i = r * count; i < (r + 1) * count; i++) {
-            size_t length = (size_t)(spans[i].end - spans[i].begin);
-            memset(line + (size_t)spans[i].begin, picture_letter(list[i]), length);
+            size_t length = (size_t)(list[i].end - list[i].begin);
+            memset(line + (size_t)list[i].begin, picture_letter(list[i]), length);
         }
         fprintf(out, "rank %-3d %s\n", r, line);
     }
-    td_fprintf(out, "bubble   %.3f\n", picture_bubble(plan, spans, (double)width));
+    td_fprintf(out, "bubble   %.3f\n", picture_bubble(plan, list, (double)width));
 }
 
 td_status td_schedule_text(const char *schedule, int ranks, int micro, FILE *out)
@@ -63,45 +52,40 @@ td_status td_schedule_text(const char *schedule, int ranks, int micro, FILE *out
         return td_fail(TD_E_ARG, "td_schedule_text: %d ranks: 1 to 1024 are possible", ranks);
     }
     TD_TRY(td_plan_read(schedule, ranks, micro, &plan));
-    size_t count = (size_t)td_plan_count(&plan) * (size_t)ranks;
-    td_span *spans = calloc(count, sizeof *spans);
-    td_action *list = picture_actions(&plan);
-    double all = spans != NULL ? td_plan_play(&plan, (double[]){ 1, 1, 1 }, spans) : -1.0;
+    td_action *list = td_plan_all(&plan);
+    double all = list != NULL ? td_plan_play(&plan, (double[]){ 1, 1, 1 }, list) : -1.0;
     char *line = all >= 0.0 ? calloc((size_t)all + 1, 1) : NULL;
-    bool room = list != NULL && line != NULL;
-    if (room) {
+    if (line != NULL) {
         memset(line, '.', (size_t)all);
-        picture_write(&plan, list, spans, line, out);
+        picture_write(&plan, list, line, out);
     }
     free(line);
     free(list);
-    free(spans);
-    return room ? TD_OK : td_fail(TD_E_NOMEM, "no memory to play a schedule");
+    return line != NULL ? TD_OK : td_fail(TD_E_NOMEM, "no memory to play a schedule");
 }
 
 /* ---- SVG ---- */
 
 enum { LEFT = 60, TOP = 24, WIDTH = 900, LANE = 34 };
 
-static void picture_box(FILE *out, td_action a, double from, double to, int rank, double all)
+static void picture_box(FILE *out, td_action a, int rank, double all)
 {
     const char *fill = a.kind == 'F' ? "#4c78a8" : a.kind == 'W' ? "#72b7b2" : "#f58518";
-    double x = LEFT + WIDTH * from / all, width = WIDTH * (to - from) / all;
+    double x = LEFT + WIDTH * a.begin / all, width = WIDTH * (a.end - a.begin) / all;
     int y = TOP + LANE * rank;
     td_fprintf(out,
                "<rect x='%.1f' y='%d' width='%.1f' height='%d' fill='%s' fill-opacity='%.2f' "
                "stroke='white'><title>%c of micro-batch %d, chunk %d: %.2f ms</title></rect>\n",
                x, y, width, LANE - 6, fill, 1.0 / (1 + a.chunk % 3), a.kind, a.micro, a.chunk,
-               1e3 * (to - from));
+               1e3 * (a.end - a.begin));
     if (width > 9.0) {
         td_fprintf(out, "<text x='%.1f' y='%d' text-anchor='middle' fill='black'>%d</text>\n",
                    x + width / 2, y + 18, a.micro);
     }
 }
 
-/* spans: of all ranks, with the earliest beginning at 0. */
-static void picture_svg(const td_plan *plan, const td_action *list, const td_span *spans,
-                        double all, FILE *out)
+/* The earliest action begins at 0. */
+static void picture_svg(const td_plan *plan, const td_action *list, double all, FILE *out)
 {
     int count = td_plan_count(plan);
     fprintf(out,
@@ -111,70 +95,65 @@ static void picture_svg(const td_plan *plan, const td_action *list, const td_spa
     for (int r = 0; r < plan->ranks; r++) {
         fprintf(out, "<text x='4' y='%d'>rank %d</text>\n", TOP + LANE * r + 18, r);
         for (int i = r * count; i < (r + 1) * count; i++) {
-            picture_box(out, list[i], spans[i].begin, spans[i].end, r, all);
+            picture_box(out, list[i], r, all);
         }
     }
     td_fprintf(out,
                "<text x='%d' y='14'>forward blue, backward orange, weights' half green; %.1f ms, "
                "bubble %.3f</text>\n</svg>\n",
-               LEFT, 1e3 * all, picture_bubble(plan, spans, all));
+               LEFT, 1e3 * all, picture_bubble(plan, list, all));
 }
 
-/* Gathers all ranks' spans; *all: the time from the first beginning to the last end. */
-static td_status picture_gather(const td_pipe *p, td_tensor **gathered, double *all)
+static td_status picture_save(const td_plan *plan, const td_action *list, double all,
+                              const char *path)
 {
-    int64_t count = 2 * (int64_t)td_plan_count(&p->plan);
-    td_tensor *mine = td_from(p->spans, TD_SHAPE(count), TD_F64, TD_CPU);
-    *gathered = td_zeros(TD_SHAPE(p->plan.ranks, count), TD_F64, TD_CPU);
+    FILE *out = fopen(path, "w");
+    bool written = false;
+    if (out != NULL) {
+        picture_svg(plan, list, all, out);
+        written = !ferror(out);
+        written = fclose(out) == 0 && written;
+    }
+    return written ? TD_OK : td_fail(TD_E_IO, "cannot write '%s': %s", path, strerror(errno));
+}
+
+/* Gathers all ranks' actions, rank after rank; *time: from the first one's beginning, which becomes
+ * 0, to the last one's end. */
+static td_status picture_gather(const td_pipe *p, td_tensor **gathered, double *time)
+{
+    int64_t count = td_plan_count(&p->plan), bytes = count * (int64_t)sizeof(td_action);
+    TD_TRY(p->actions != NULL ? TD_OK : td_fail(TD_E_ARG, "td_pipeline_picture: no step yet"));
+    td_tensor *mine = td_from(p->actions, TD_SHAPE(bytes), TD_U8, TD_CPU);
+    *gathered = td_zeros(TD_SHAPE(p->plan.ranks, bytes), TD_U8, TD_CPU);
     td_status status = mine != NULL && *gathered != NULL
                            ? td_all_gather(p->group, *gathered, mine, NULL)
                            : TD_E_NOMEM;
     td_free(mine);
     TD_TRY(status);
-    double *n = td_data_rw(*gathered), first = n[0], last = n[0];
+    td_action *all = td_data_rw(*gathered);
+    double first = all[0].begin;
     for (int64_t i = 0; i < p->plan.ranks * count; i++) {
-        first = n[i] < first ? n[i] : first;
-        last = n[i] > last ? n[i] : last;
+        first = fmin(first, all[i].begin);
     }
     for (int64_t i = 0; i < p->plan.ranks * count; i++) {
-        n[i] -= first;
+        all[i].begin -= first;
+        all[i].end -= first;
+        *time = fmax(*time, all[i].end);
     }
-    *all = last - first;
     return TD_OK;
-}
-
-static td_status picture_save(const td_plan *plan, const td_span *spans, double all,
-                              const char *path)
-{
-    td_action *list = picture_actions(plan);
-    if (list == NULL) {
-        return td_fail(TD_E_NOMEM, "td_pipeline_picture: no memory");
-    }
-    FILE *out = fopen(path, "w");
-    bool written = false;
-    if (out != NULL) {
-        picture_svg(plan, list, spans, all, out);
-        written = !ferror(out);
-        written = fclose(out) == 0 && written;
-    }
-    free(list);
-    return written ? TD_OK : td_fail(TD_E_IO, "cannot write '%s': %s", path, strerror(errno));
 }
 
 td_status td_pipeline_picture(td_module *net, const char *path, double *bubble)
 {
     td_pipe *p = td_pipe_of(net, "td_pipeline_picture", TD_NOWHERE);
     td_tensor *gathered = NULL;
-    double all = 0.0;
-    td_status status = picture_gather(p, &gathered, &all);
-    if (status == TD_OK && !(all > 0.0)) {
-        status = td_fail(TD_E_ARG, "td_pipeline_picture: there was no step yet");
-    }
-    if (status == TD_OK && bubble != NULL) { /* every rank has all spans */
-        *bubble = picture_bubble(&p->plan, td_data(gathered), all);
+    double time = 0.0;
+    td_status status = picture_gather(p, &gathered, &time);
+    if (status == TD_OK && bubble != NULL) { /* every rank has all actions */
+        *bubble = picture_bubble(&p->plan, td_data(gathered), time);
     }
     if (status == TD_OK && p->rank == 0) {
-        status = picture_save(&p->plan, td_data(gathered), all, path);
+        status = picture_save(&p->plan, td_data(gathered), time, path);
     }
     td_free(gathered);
     return td_group_agree(p->group, status);

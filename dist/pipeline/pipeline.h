@@ -25,7 +25,8 @@ typedef struct td_pipeline_options {
     td_module *model;
     td_group *group;      /* NULL: the world */
     struct td_mesh *mesh; /* instead of group: the ranks along pp. Free the mesh after the model */
-    int micro;            /* micro-batches a step; 0: two for each rank */
+    int micro;            /* micro-batches a step; 0: two for each rank. With td_leaves: the
+                             rank's leaves, whatever .micro is */
     /* When which micro-batch runs: "gpipe", "1f1b" (NULL), "interleaved:N" with N stages a rank
      * (micro must be a multiple of the ranks), or "zb" (ZB-H1: backward in two halves). All give
      * the same bits. */
@@ -43,7 +44,10 @@ typedef struct td_pipeline_options {
  * made under td_defer_init(true) never has memory for them. (Buffers stay everywhere.) A weight
  * that two stages share, as a GPT's embedding, is on both, and td_pipeline_step adds its gradients.
  *
- * The mean over data-parallel ranks: td_ddp(net, .mesh = mesh) afterwards, also with td_zero. Over
+ * The mean over data-parallel ranks: td_ddp(net, .mesh = mesh) afterwards, also with td_zero. With
+ * td_leaves (also along a dp of one rank) the result has the bits of td_leaves on one process, on
+ * any mesh: a leaf is a micro-batch, and td_pipeline_step takes the place of td_leaf_next. Stages
+ * that share a weight need 1f1b or gpipe for that, td_zero(2) and td_zero(3) do anyway. Over
  * replicas (rep above 1) td_zero(2) and td_zero(3) exchange gradients in each backward;
  * td_pipeline_step refuses them then with interleaved and zb, and where stages share a weight.
  *
@@ -71,7 +75,9 @@ typedef struct td_pipeline_result {
 
 /* Forward and backward of a batch, in a step: adds to the gradients what td_backward of all
  * micro-batches one after the other would add, bit for bit (each loss multiplied by scale / micro;
- * a weight that two stages share is summed in another order). Inside of td_ddp the ranks along dp
+ * a weight that two stages share is summed in another order). With td_leaves the gradients are the
+ * mean of all leaves, and need no td_zero_grad; for measure a batch's index is the leaf's number.
+ * Inside of td_ddp the ranks along dp
  * have exchanged gradients when it returns. TD_E_ARG: the batch cannot be cut into micro-batches.
  *
  * Without gradients (td_no_grad_begin, td_evaluate with .group) td_forward(net, x) runs the whole

@@ -10,6 +10,7 @@
  *                 be idle time at the end (Qi et al. 2023) */
 #include "dist/pipeline/schedule.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,16 +38,21 @@ td_status td_plan_read(const char *text, int ranks, int micro, td_plan *plan)
                        text);
     }
     plan->chunks = (int)chunks;
+    return td_plan_check_micro(plan, micro);
+}
+
+td_status td_plan_check_micro(const td_plan *plan, int micro)
+{
+    int ranks = plan->ranks;
     if (micro < 1 || micro > 9999) {
         return td_fail(TD_E_ARG, "a step has %d micro-batches: 1 to 9999 are possible", micro);
     }
-    if (chunks > 1 && micro % ranks != 0) {
-        return td_fail(TD_E_ARG,
-                       "schedule '%s': %d micro-batches are no multiple of %d ranks; take %d, or "
-                       "1f1b",
-                       text, micro, ranks, (micro + ranks - 1) / ranks * ranks);
-    }
-    return TD_OK;
+    return plan->chunks == 1 || micro % ranks == 0
+               ? TD_OK
+               : td_fail(TD_E_ARG,
+                         "schedule 'interleaved:%d': %d micro-batches are no multiple of %d ranks; "
+                         "take %d, or 1f1b",
+                         plan->chunks, micro, ranks, (micro + ranks - 1) / ranks * ranks);
 }
 
 int td_plan_count(const td_plan *plan)
@@ -95,6 +101,16 @@ void td_plan_actions(const td_plan *plan, int rank, td_action *list)
     }
 }
 
+td_action *td_plan_all(const td_plan *plan)
+{
+    int count = td_plan_count(plan);
+    td_action *all = calloc((size_t)count * (size_t)plan->ranks, sizeof *all);
+    for (int r = 0; all != NULL && r < plan->ranks; r++) {
+        td_plan_actions(plan, r, all + (ptrdiff_t)r * count);
+    }
+    return all;
+}
+
 int td_plan_held(const td_plan *plan, int rank, int chunk)
 {
     int held = 0, most = 0, count = td_plan_count(plan);
@@ -114,95 +130,61 @@ int td_plan_held(const td_plan *plan, int rank, int chunk)
 
 /* ---- playing a plan ---- */
 
-typedef struct plan_player {
-    const td_plan *plan;
-    const double *cost;
-    td_action *lists; /* [rank][count] */
-    double *ends;     /* when F and B (or I) of a stage and micro-batch have ended; 0: not yet */
-    double *clock;    /* by rank */
-    int *next;        /* by rank: its next action */
-} plan_player;
-
-static double *plan_end_of(const plan_player *p, char kind, int stage, int micro)
+/* Where it is noted when F, or B or I, of a stage and micro-batch has ended; 0: not yet. */
+static double *plan_end_of(const td_plan *plan, double *ends, char kind, int stage, int micro)
 {
-    int stages = p->plan->ranks * p->plan->chunks;
-    return &p->ends[((kind == 'F' ? 0 : stages) + stage) * p->plan->micro + micro];
+    int stages = plan->ranks * plan->chunks;
+    return &ends[((kind == 'F' ? 0 : stages) + stage) * plan->micro + micro];
 }
 
-/* When what the action needs is there; negative: not yet. */
-static double plan_ready(const plan_player *p, int rank, td_action a)
+/* Runs a rank's action at `now`, or as soon as what the action needs is there; false: that has not
+ * run. */
+static bool plan_run(const td_plan *plan, const double cost[3], int rank, double now, double *ends,
+                     td_action *a)
 {
-    int stage = a.chunk * p->plan->ranks + rank, last = p->plan->ranks * p->plan->chunks - 1;
-    if (a.kind == 'W' || (a.kind == 'F' && stage == 0)) {
-        return p->clock[rank];
+    int stage = a->chunk * plan->ranks + rank, last = plan->ranks * plan->chunks - 1;
+    const double *needed = &now;
+    if (a->kind == 'F' && stage > 0) {
+        needed = plan_end_of(plan, ends, 'F', stage - 1, a->micro);
+    } else if (a->kind == 'B' || a->kind == 'I') {
+        bool turns = stage == last; /* from forward to backward */
+        needed = plan_end_of(plan, ends, turns ? 'F' : 'B', turns ? stage : stage + 1, a->micro);
     }
-    double needed = a.kind == 'F'   ? *plan_end_of(p, 'F', stage - 1, a.micro)
-                    : stage == last ? *plan_end_of(p, 'F', stage, a.micro)
-                                    : *plan_end_of(p, 'B', stage + 1, a.micro);
-    return needed <= 0.0 ? -1.0 : needed > p->clock[rank] ? needed : p->clock[rank];
-}
-
-/* Runs a rank's next action, if it can run. */
-static bool plan_advance(plan_player *p, int rank, td_span *spans)
-{
-    int count = td_plan_count(p->plan), i = p->next[rank];
-    if (i == count) {
+    a->begin = *needed > now ? *needed : now;
+    a->end = a->begin + (a->kind == 'F') * cost[0] + (a->kind == 'B' || a->kind == 'I') * cost[1] +
+             (a->kind == 'B' || a->kind == 'W') * cost[2];
+    if (needed != &now && *needed <= 0.0) {
         return false;
     }
-    td_action a = p->lists[rank * count + i];
-    double begin = plan_ready(p, rank, a);
-    if (begin < 0.0) {
-        return false;
-    }
-    double time = a.kind == 'F'   ? p->cost[0]
-                  : a.kind == 'I' ? p->cost[1]
-                  : a.kind == 'W' ? p->cost[2]
-                                  : p->cost[1] + p->cost[2];
-    spans[rank * count + i] = (td_span){ begin, begin + time };
-    p->clock[rank] = begin + time;
-    p->next[rank]++;
-    if (a.kind != 'W') {
-        *plan_end_of(p, a.kind, a.chunk * p->plan->ranks + rank, a.micro) = begin + time;
+    if (a->kind != 'W') {
+        *plan_end_of(plan, ends, a->kind, stage, a->micro) = a->end;
     }
     return true;
 }
 
-static double plan_play_all(plan_player *p, td_span *spans)
+double td_plan_play(const td_plan *plan, const double cost[3], td_action *all)
 {
-    int ranks = p->plan->ranks, count = td_plan_count(p->plan);
-    double all = 0.0;
-    for (int r = 0; r < ranks; r++) {
-        td_plan_actions(p->plan, r, p->lists + r * count);
-    }
-    for (bool moved = true; moved;) {
+    int ranks = plan->ranks, count = td_plan_count(plan);
+    double *ends = calloc((size_t)(2 * ranks * plan->chunks * plan->micro), sizeof *ends);
+    int *next = calloc((size_t)ranks, sizeof *next);
+    double time = ends != NULL && next != NULL ? 0.0 : -1.0;
+    for (bool moved = time == 0.0; moved;) {
         moved = false;
         for (int r = 0; r < ranks; r++) {
-            while (plan_advance(p, r, spans)) {
-                moved = true;
+            td_action *list = all + (ptrdiff_t)r * count;
+            for (int *n = &next[r]; *n < count; moved = true, ++*n) {
+                double now = *n > 0 ? list[*n - 1].end : 0.0;
+                if (!plan_run(plan, cost, r, now, ends, &list[*n])) {
+                    break;
+                }
             }
         }
     }
-    for (int r = 0; r < ranks; r++) {
-        all = p->next[r] < count ? -1.0 : all < 0.0 || p->clock[r] < all ? all : p->clock[r];
+    for (int r = 0; next != NULL && r < ranks; r++) {
+        double end = next[r] < count ? -1.0 : all[(ptrdiff_t)(r + 1) * count - 1].end;
+        time = time < 0.0 || end < 0.0 ? -1.0 : end > time ? end : time;
     }
-    return all;
-}
-
-double td_plan_play(const td_plan *plan, const double cost[3], td_span *spans)
-{
-    size_t ranks = (size_t)plan->ranks, count = (size_t)td_plan_count(plan);
-    size_t ends = 2 * ranks * (size_t)(plan->chunks * plan->micro);
-    plan_player p = { .plan = plan,
-                      .cost = cost,
-                      .lists = calloc(ranks * count, sizeof *p.lists),
-                      .ends = calloc(ends, sizeof *p.ends),
-                      .clock = calloc(ranks, sizeof *p.clock),
-                      .next = calloc(ranks, sizeof *p.next) };
-    bool room = p.lists != NULL && p.ends != NULL && p.clock != NULL && p.next != NULL;
-    double all = room ? plan_play_all(&p, spans) : -1.0;
-    free(p.lists);
-    free(p.ends);
-    free(p.clock);
-    free(p.next);
-    return all;
+    free(ends);
+    free(next);
+    return time;
 }

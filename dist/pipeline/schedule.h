@@ -7,9 +7,10 @@
 #include <stdbool.h>
 
 typedef struct td_action {
-    char kind;        /* F: forward; B: backward; or, in two halves, I: gradients of what was
-                         computed, then W: gradients of weights */
-    int chunk, micro; /* which stage of this rank's, which micro-batch */
+    char kind;         /* F: forward; B: backward; or, in two halves, I: gradients of what was
+                          computed, then W: gradients of weights */
+    int chunk, micro;  /* which stage of this rank's, which micro-batch */
+    double begin, end; /* when it runs: seconds, or units of time */
 } td_action;
 
 /* Stage chunk * ranks + rank is this rank's chunk-th one. */
@@ -22,20 +23,20 @@ typedef struct td_plan {
  * numbers that the schedule cannot have. */
 td_status td_plan_read(const char *text, int ranks, int micro, td_plan *plan);
 
+/* TD_E_ARG: a step of the plan cannot have this number of micro-batches. */
+td_status td_plan_check_micro(const td_plan *plan, int micro);
+
 /* The number of a rank's actions, and the actions in their order. */
 int td_plan_count(const td_plan *plan);
 void td_plan_actions(const td_plan *plan, int rank, td_action *list);
+/* The actions of all ranks, rank after rank, to be freed; NULL: memory is short. */
+td_action *td_plan_all(const td_plan *plan);
 
 /* The most micro-batches whose activations a rank keeps at a time, in one chunk or (chunk -1) in
  * all. */
 int td_plan_held(const td_plan *plan, int rank, int chunk);
 
-/* When an action runs: seconds, or units of time. */
-typedef struct td_span {
-    double begin, end;
-} td_span;
-
-/* Plays the plan with times for F, I and W (B takes I + W) and messages that take none.
- * spans[rank * count + i] is the rank's i-th action. Returns the time of all; negative: a deadlock,
- * or memory is short. */
-double td_plan_play(const td_plan *plan, const double cost[3], td_span *spans);
+/* Plays the plan with times for F, I and W (B takes I + W) and messages that take none: sets when
+ * each of td_plan_all's actions runs. Returns the time of all; negative: a deadlock, or memory is
+ * short. */
+double td_plan_play(const td_plan *plan, const double cost[3], td_action *all);

@@ -22,7 +22,6 @@ typedef struct slices_plan {
     td_slices *slices;
     td_site at;
     int *matched;     /* modules of each rule */
-    bool apply;       /* false: only look */
     const char *rows; /* the path of the latest SEQUENCE module; NULL: none */
     td_status status;
 } slices_plan;
@@ -178,6 +177,9 @@ static td_status slices_surround(slices_plan *p, td_module *m, const td_tp_rule 
     }
     *sliced = (td_sliced){ .slices = p->slices, .rows = rows };
     bool cuts = rule != NULL && rule->style != TD_TP_SEQUENCE;
+    if (cuts) {
+        require_fit(p, m, rule);
+    }
     td_around around = { .run = rule != NULL ? run[rule->style] : td_slices_rows,
                          .free = free,
                          .user = sliced,
@@ -219,7 +221,6 @@ static bool slices_dropout(const slices_plan *p, td_module *m, const td_tp_rule 
     return true;
 }
 
-/* Called for each module twice: to look, and to cut. */
 static void slices_visit(td_module *m, const char *path, void *user)
 {
     slices_plan *p = user;
@@ -229,18 +230,13 @@ static void slices_visit(td_module *m, const char *path, void *user)
     if (p->status != TD_OK || slices_dropout(p, m, rule, rows)) {
         return;
     }
-    if (!p->apply && rows) {
+    if (rows) {
         require_rows(p, m, rule);
     }
-    if (!p->apply && rule != NULL && rule->style != TD_TP_SEQUENCE) {
-        require_fit(p, m, rule);
-        if (m->tensor_count > 0) {
-            (void)slices_lengths(p, m, rule, m->tensors[0].tensor, slices_dim(rule->style));
-        }
-    } else if (p->apply && (rule != NULL || (rows && m->tensor_count > 0))) {
+    if (rule != NULL || (rows && m->tensor_count > 0)) {
         p->status = slices_surround(p, m, rule, rows);
     }
-    for (int i = 0; p->apply && i < m->tensor_count && p->status == TD_OK; i++) {
+    for (int i = 0; i < m->tensor_count && p->status == TD_OK; i++) {
         p->status = slices_cut(p->slices, m->tensors[i].tensor, NULL); /* what is still deferred */
     }
     p->rows = rule != NULL && rule->style == TD_TP_SEQUENCE ? td_node_of(m)->path : p->rows;
@@ -371,15 +367,11 @@ static td_status slices_apply(const td_tensor_parallel_options *o, td_site at)
     td_status status = plan.matched != NULL
                            ? TD_OK
                            : td_fail(TD_E_NOMEM, "td_tensor_parallel: no memory for a plan");
-    if (status == TD_OK) {
-        td_module_each(o->model, slices_visit, &plan);
-        require_matches(&plan);
-    }
     status = slices_agree(status, s);
     status = status == TD_OK ? td_slices_compare(s) : status;
     if (status == TD_OK) {
-        plan.apply = true;
         td_module_each(o->model, slices_visit, &plan);
+        require_matches(&plan);
         td_module_each(o->model, require_no_tie, &plan);
         status = slices_agree(plan.status, s);
     }

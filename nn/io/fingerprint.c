@@ -165,39 +165,56 @@ static td_status fingerprints_begin(td_fingerprints *f, int most)
     return f->items != NULL ? TD_OK : td_fail(TD_E_NOMEM, "no memory for fingerprints");
 }
 
-static td_status fingerprints_add(td_fingerprints *f, const char *name, uint64_t value, bool summed)
+static td_status fingerprints_add(td_fingerprints *f, const char *name, uint64_t value, bool summed,
+                                  bool tensor)
 {
     char *copy = strdup(name);
     TD_CHECK(copy != NULL, TD_E_NOMEM, "no memory for fingerprints");
-    f->items[f->count++] = (td_fingerprint_item){ copy, value, summed };
+    f->items[f->count++] = (td_fingerprint_item){ copy, value, summed, tensor };
     return TD_OK;
 }
 
-/* Sums over the ranks what each has a part of, in halves of 32 bits, whose sums f64 holds. */
-static td_status fingerprints_sum(td_fingerprints *f, const td_params_peers *peers)
+/* Values in halves of 32 bits, whose sums over ranks f64 holds; or, back, values of the sums. */
+static void fingerprints_halve(td_fingerprints *f, double *halves, bool back)
+{
+    for (int i = 0; i < f->count; i++) {
+        td_fingerprint_item *item = &f->items[i];
+        if (item->summed && back) {
+            item->value = (uint64_t)halves[2 * i] + ((uint64_t)halves[2 * i + 1] << 32);
+        } else if (item->summed) {
+            halves[2 * i] = (double)(uint32_t)item->value;
+            halves[2 * i + 1] = (double)(item->value >> 32);
+        }
+    }
+}
+
+/* Sums over the ranks what each has a part of; then over a pipeline's stages their tensors. */
+static td_status fingerprints_sum(td_fingerprints *f, const td_params_peers *peers,
+                                  const td_staging *stages)
 {
     double *halves = calloc(2 * (size_t)f->count + 1, sizeof *halves);
     td_status status = halves != NULL ? TD_OK : td_fail(TD_E_NOMEM, "no memory for fingerprints");
     status = td_records_agree(peers, NULL, status);
-    if (status != TD_OK || halves == NULL) {
-        free(halves);
-        return status;
-    }
-    for (int i = 0; i < f->count; i++) {
-        halves[2 * i] = f->items[i].summed ? (double)(uint32_t)f->items[i].value : 0;
-        halves[2 * i + 1] = f->items[i].summed ? (double)(f->items[i].value >> 32) : 0;
-    }
-    if (peers != NULL) {
+    status = stages != NULL ? stages->agree(status, stages->user) : status;
+    if (status == TD_OK && halves != NULL && peers != NULL) {
+        fingerprints_halve(f, halves, false);
         peers->sum(halves, 2 * f->count, peers->user);
+        fingerprints_halve(f, halves, true);
+        status = td_records_agree(peers, NULL, TD_OK); /* the sum of a broken group is none */
     }
     for (int i = 0; i < f->count; i++) {
-        td_fingerprint_item *item = &f->items[i];
-        uint64_t sum = (uint64_t)halves[2 * i] + ((uint64_t)halves[2 * i + 1] << 32);
-        item->value = item->summed ? sum : item->value;
-        f->all += item->value;
+        f->items[i].summed = f->items[i].tensor;
+    }
+    if (status == TD_OK && halves != NULL && stages != NULL) {
+        fingerprints_halve(f, halves, false);
+        status = stages->sum(halves, 2 * f->count, stages->user);
+        fingerprints_halve(f, halves, true);
+    }
+    for (int i = 0; i < f->count; i++) {
+        f->all += f->items[i].value;
     }
     free(halves);
-    return td_records_agree(peers, NULL, TD_OK); /* the sum of a group that is broken is none */
+    return status;
 }
 
 /* ---- a run ---- */
@@ -251,6 +268,9 @@ static td_status fingerprint_record(td_fingerprints *f, const td_records *l,
     uint64_t name = td_fingerprint_name(r->name, r->tensor->dtype, td_shape_of(r->tensor));
     uint64_t value = 0; /* of what other ranks have */
     td_status status = TD_OK;
+    if (l->stages != NULL && r->stage != l->stages->rank) {
+        return fingerprints_add(f, r->name, 0, false, true);
+    }
     if (r->window != NULL) {
         status = fingerprint_window(l, params, name, r, &value);
     } else if (r->cut != NULL) {
@@ -259,7 +279,7 @@ static td_status fingerprint_record(td_fingerprints *f, const td_records *l,
         status = td_fingerprint_tensor(name, r->tensor, &value);
     }
     bool summed = peers != NULL && r->cut == NULL && (r->window != NULL || r->owner > 0);
-    return status == TD_OK ? fingerprints_add(f, r->name, value, summed) : status;
+    return status == TD_OK ? fingerprints_add(f, r->name, value, summed, true) : status;
 }
 
 static td_status fingerprint_records(td_fingerprints *f, const td_records *list,
@@ -272,7 +292,7 @@ static td_status fingerprint_records(td_fingerprints *f, const td_records *list,
     }
     for (int i = 0; i < list->text_count; i++) {
         uint64_t value = td_fingerprint_text(list->texts[i].key, list->texts[i].text);
-        TD_TRY(value != 0 ? fingerprints_add(f, list->texts[i].key, value, false) : TD_OK);
+        TD_TRY(value != 0 ? fingerprints_add(f, list->texts[i].key, value, false, false) : TD_OK);
     }
     return TD_OK;
 }
@@ -282,17 +302,14 @@ td_status td_fingerprint_at(td_fingerprints *result, td_checkpoint_options optio
     *result = (td_fingerprints){ 0 };
     td_records_require(&options, "td_fingerprint", at);
     TD_TRY(td_records_check_gradients(&options)); /* the same on all ranks */
-    TD_CHECK(td_node_of(options.model)->staging == NULL, TD_E_UNSUPPORTED,
-             "td_fingerprint: the model's other stages are on other ranks: save it, and take the "
-             "file's");
     td_records list = { .options = &options };
     const td_params *together = td_records_together(&options);
     const td_params_peers *peers = together != NULL ? td_params_ranks_of(together) : NULL;
     td_records_list(&list);
     td_status status = fingerprint_records(result, &list, td_params_laid_out(options.model), peers);
-    status = td_records_agree(peers, list.slicing, status);
+    status = td_records_agree_all(options.model, peers, status);
     td_records_free(&list);
-    return status == TD_OK ? fingerprints_sum(result, peers) : status;
+    return status == TD_OK ? fingerprints_sum(result, peers, list.stages) : status;
 }
 
 td_status td_fingerprint_gradients(td_fingerprints *result, const td_params *params)
@@ -315,10 +332,11 @@ td_status td_fingerprint_gradients(td_fingerprints *result, const td_params *par
             status = cut != NULL ? fingerprint_slice(slicing, cut, p->name, grad, &value)
                                  : td_fingerprint_tensor(name, grad, &value);
         }
-        status = status == TD_OK ? fingerprints_add(result, p->name, value, peers != NULL) : status;
+        status = status == TD_OK ? fingerprints_add(result, p->name, value, peers != NULL, true)
+                                 : status;
     }
     status = td_records_agree(peers, NULL, status);
-    return status == TD_OK ? fingerprints_sum(result, peers) : status;
+    return status == TD_OK ? fingerprints_sum(result, peers, NULL) : status;
 }
 
 /* ---- a file ---- */
@@ -334,7 +352,7 @@ static td_status fingerprint_entry(td_fingerprints *f, const td_safetensors *fil
         uint64_t name = td_fingerprint_name(e->name, e->dtype, e->shape);
         int64_t count = (int64_t)(e->bytes / size);
         uint64_t value = td_fingerprint_elements(name, data, size, 0, 1, count);
-        status = fingerprints_add(f, e->name, value, false);
+        status = fingerprints_add(f, e->name, value, false, true);
     }
     free(data);
     return status;
@@ -350,9 +368,9 @@ td_status td_fingerprint_file(td_fingerprints *result, const td_safetensors *fil
     for (int i = 0; i < file->text_count; i++) {
         td_safetensors_text(file, i, &key, &text);
         uint64_t value = td_fingerprint_text(key, text);
-        TD_TRY(value != 0 ? fingerprints_add(result, key, value, false) : TD_OK);
+        TD_TRY(value != 0 ? fingerprints_add(result, key, value, false, false) : TD_OK);
     }
-    return fingerprints_sum(result, NULL);
+    return fingerprints_sum(result, NULL, NULL);
 }
 
 td_status td_fingerprint_check(const td_safetensors *file, const char *path)

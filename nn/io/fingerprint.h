@@ -27,6 +27,7 @@ typedef struct td_fingerprint_item {
     char *name;
     uint64_t value;
     bool summed; /* over the ranks: each has a part */
+    bool tensor; /* not a text, which every stage of a pipeline has */
 } td_fingerprint_item;
 typedef struct td_fingerprints {
     td_fingerprint_item *items;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # apps/gpt --mesh: slices and stages have the bits of one process, in the weights, in checkpoints and in validations, and
-# so has a run that goes on under another mesh; what such a run refuses.
+# so has a run that goes on under another mesh; with leaves replicas have them, too, and a tied GPT; what such a run refuses.
 # run: plain
 . "$(dirname "$0")/../help/tap.sh"
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TANDEM_RUN_ID TANDEM_TEXT TANDEM_MESH
@@ -10,11 +10,11 @@ gpt=$apps/gpt
 run=(timeout 100 "$gpt" --data text.txt --preset 'gpt-nano layers=3 heads=4 width=16 context=16 untied'
     --epochs 2 --epoch-steps 5 --batch-size 4 --slices 4 --micro 2)
 works 'one process' "${run[@]}" --save one.st --save-model one_model.st
-grep -a '^validation' out >one
+grep -a '^validation\|^fingerprint' out >one
 for mesh in 2:tp=2 4:pp=2,tp=2 3:pp=3; do
     works "$mesh" "${run[@]}" --spawn "${mesh%:*}" --mesh "${mesh#*:}" --save many.st --save-model many_model.st
-    grep -a '^validation' out >many
-    same 'its validations' one many
+    grep -a '^validation\|^fingerprint' out >many
+    same 'its validations and its fingerprint' one many
     same 'its checkpoint' one.st many.st
     same 'its model' one_model.st many_model.st
 done
@@ -29,11 +29,27 @@ works 'two go on' "${run[@]}" --spawn 2 --mesh tp=1,dp=2 --resume part.st --save
 says 'from there' '^resumed from part\.st after step 4 of epoch 2$'
 same 'to the bits of two' two.st rest.st
 
+leaves=(timeout 100 "$gpt" --data text.txt --preset 'gpt-nano layers=3 heads=4 width=16 context=16 dropout=0.1'
+    --epochs 2 --epoch-steps 3 --batch-size 2 --slices 4 --leaves 4)
+lines() { grep -a '^epoch\|^validation\|^fingerprint' out | sed 's/  [0-9.]* s .*//'; }
+works 'leaves' "${leaves[@]}"
+lines >one
+for mesh in 6:pp=2,dp=3 8:pp=2,dp=2,tp=2; do
+    works "leaves on $mesh" "${leaves[@]}" --spawn "${mesh%:*}" --mesh "${mesh#*:}" --shard optimizer --save-every 0 \
+        --save-every-steps 4 --save part.st
+    lines >many
+    same 'its losses and its fingerprint' one many
+done
+works 'three go on' "${leaves[@]}" --spawn 3 --mesh pp=3 --schedule gpipe --resume part.st --save rest.st
+lines | tail -n 1 >many
+tail -n 1 one >last
+same 'to the same fingerprint' last many
+
 fails 'a batch and micro-batches' 1 'a batch of 4 cannot be cut into 3 equal micro-batches' "${run[@]}" --spawn 2 --mesh pp=2 --micro 3
 fails 'too many slices' 1 '8 slices on 2 processes: the processes must divide the slices, and the slices 4 heads' \
     "${run[@]}" --spawn 2 --mesh tp=2 --slices 8
 fails 'samples' 1 '--sample-every does not work with a model in stages or slices' "${run[@]}" --sample-every 5
-fails 'leaves' 1 '--leaves does not work with a model in stages yet' "${run[@]}" --leaves 2 --spawn 2
+fails 'leaves, and micro-batches' 1 'leaves are the micro-batches of a pipeline' "${run[@]}" --leaves 2 --spawn 2
 fails 'a schedule that there is not' 1 "there is no schedule '2f'" "${run[@]}" --schedule 2f
 fails 'no process' 1 '--micro and --slices are for processes' "$gpt" --data text.txt --resume one.st
 done_testing

@@ -460,9 +460,9 @@ td_status train_loop(train_run *r)
     if (r->task->begins != NULL) {
         r->task->begins(r);
     }
-    r->runner = (runner){ .step = r->ranks.leaves.loss != NULL ? train_learn_leaves
-                                  : train_has_stages(r)        ? train_learn_stages
-                                                               : learn,
+    r->runner = (runner){ .step = train_has_stages(r)            ? train_learn_stages
+                                  : r->ranks.leaves.loss != NULL ? train_learn_leaves
+                                                                 : learn,
                           .user = r,
                           .results = r->made.scaler != NULL ? RESULTS : RESULT_OUTCOME };
     td_status status = r->args.compute.graph ? runner_capture(&r->runner, r->args.device, r->loader,

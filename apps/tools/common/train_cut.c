@@ -3,6 +3,8 @@
 #include "apps/tools/common/train.h"
 #include "dist/pipeline/pipeline.h"
 
+#include <string.h>
+
 void train_cut_options(train_args *args)
 {
     const cli_option table[] = {
@@ -12,7 +14,7 @@ void train_cut_options(train_args *args)
                 .resume = CLI_RESTORE, .unwritten = "0"),
         cli_int("micro", &args->ranks.micro, 0, 1 << 16,
                 "Micro-batches of a batch in a pipeline, whose sum has the same bits on any number "
-                "of stages; 0: two for each process along pp",
+                "of stages; 0: two for each process along pp, or the leaves of --leaves",
                 .resume = CLI_RESTORE, .unwritten = "0"),
         cli_text(
             "schedule", "NAME", &args->ranks.schedule,
@@ -53,7 +55,6 @@ td_status train_check_cut(const train_run *r)
         bool given;
         const char *what;
     } refused[] = {
-        { a->ranks.leaves > 0, "--leaves" },
         { a->compute.graph, "--graph" },
         { a->summary, "--summary" },
         { stages && a->files.hash_every > 0, "--hash-every" },
@@ -63,6 +64,10 @@ td_status train_check_cut(const train_run *r)
     if (!td_dist_is_initialized() && (a->ranks.micro > 0 || a->ranks.slices > 0)) {
         return td_fail(TD_E_ARG, "--micro and --slices are for processes; one is enough (--spawn "
                                  "1, or tdrun --nproc-per-node 1)");
+    }
+    if (a->ranks.leaves > 0 && a->ranks.micro > 0) {
+        return td_fail(TD_E_ARG,
+                       "--leaves, and --micro: leaves are the micro-batches of a pipeline");
     }
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         if (train_is_cut(r) && refused[i].given) {
@@ -88,9 +93,19 @@ td_module *train_cut(train_run *r, td_module *model, const td_tp_rule *rules, in
     return model;
 }
 
+/* Of a leaf: notes its loss. */
+static td_tensor *measure_leaf(td_module *net, const td_batch *batch, td_tensor **sums, void *user)
+{
+    const train_run *r = user;
+    td_tensor *loss = train_measure(net, batch, sums, user);
+    r->ranks.leaves.loss[batch->index] = td_item(loss);
+    return loss;
+}
+
 td_status train_learn_stages(void *user, td_tensor *const *inputs, td_tensor **results)
 {
     train_run *r = user;
+    int leaves = td_leaf_count(r->net);
     train_group group = train_group_of(r, train_batches_asked(r));
     bool unsynced = td_is_ddp(r->net) && !group.last;
     td_loader_make(r->loader);
@@ -100,8 +115,12 @@ td_status train_learn_stages(void *user, td_tensor *const *inputs, td_tensor **r
     if (unsynced) {
         td_ddp_no_sync_begin(r->net);
     }
-    td_pipeline_result step = td_pipeline_step(
-        r->net, inputs[0], inputs[1], .measure = train_measure, .user = r, .scale = group.share);
+    if (leaves > 0) {
+        memset(r->ranks.leaves.loss, 0, (size_t)leaves * sizeof(double));
+    }
+    td_pipeline_result step = td_pipeline_step(r->net, inputs[0], inputs[1],
+                                               .measure = leaves > 0 ? measure_leaf : train_measure,
+                                               .user = r, .scale = group.share);
     if (unsynced) {
         td_ddp_no_sync_end(r->net);
     }

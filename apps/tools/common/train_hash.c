@@ -41,9 +41,6 @@ td_status train_hash(train_run *r, train_moment moment)
 td_status train_print_fingerprint(const train_run *r)
 {
     td_fingerprints f = { .count = 0 };
-    if (train_has_stages(r)) {
-        return TD_OK; /* only its checkpoints have one */
-    }
     td_status status = ranks_first() || td_saves_together(r->net)
                            ? td_fingerprint_at(&f, train_contents(r, ""), TD_HERE)
                            : TD_OK;

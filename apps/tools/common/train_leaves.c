@@ -37,6 +37,13 @@ td_status train_check_leaves(const train_run *r)
                        "step; give more leaves instead",
                        r->args.recipe.accumulate);
     }
+    if (train_has_stages(r) && r->ranks.zero.stage >= TD_SHARD_GRADIENTS &&
+        r->args.ranks.leaves % td_mesh_size(r->ranks.mesh, "rep+dp") != 0) {
+        return td_fail(TD_E_ARG,
+                       "--leaves %" PRId64 ", stages, and --shard gradients or parameters: %d "
+                       "processes along dp do not divide the leaves",
+                       r->args.ranks.leaves, td_mesh_size(r->ranks.mesh, "rep+dp"));
+    }
     return !hook ? TD_OK
                  : td_fail(TD_E_ARG,
                            "--leaves, and --comm-hook %s, which rounds what a process "
@@ -98,13 +105,17 @@ td_status train_learn_leaves(void *user, td_tensor *const *inputs, td_tensor **r
     return TD_OK;
 }
 
-/* The losses are added in the order of leaves. */
+/* The losses are added in the order of leaves. Of processes along tp, which have the same, one
+ * counts. */
 td_status train_sum_leaves(train_run *r, double *loss)
 {
     double *losses = r->ranks.leaves.loss;
     int leaves = td_leaf_count(r->net);
     if (losses == NULL) {
         return TD_OK;
+    }
+    if (td_mesh_rank(r->ranks.mesh, "tp") > 0) {
+        memset(losses, 0, (size_t)leaves * sizeof *losses);
     }
     TD_TRY(ranks_sum(losses, leaves));
     *loss = 0.0;

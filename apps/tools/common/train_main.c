@@ -36,7 +36,7 @@ td_module *train_ddp(const train_run *r, td_module *model)
     const train_hook *h = &r->ranks.hook;
     const td_strategy *zero = &r->ranks.zero.strategy;
     int leaves = (int)r->args.ranks.leaves;
-    bool alone = train_is_cut(r) && train_world(r) == 1; /* nothing is exchanged along dp */
+    bool alone = train_is_cut(r) && train_world(r) == 1 && leaves == 0; /* no exchange along dp */
     return model == NULL || alone
                ? model
                : td_ddp(model, .mesh = r->ranks.mesh,

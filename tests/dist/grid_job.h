@@ -1,0 +1,33 @@
+/* For tests of slices, stages and data parallelism together: a small GPT on a mesh. */
+#pragma once
+
+#include "dist/comm/mesh.h"
+#include "dist/dist.h"
+#include "nn/optim/optim.h"
+
+typedef struct grid {
+    const char *mesh;
+    int slices; /* 0: one for each rank along tp */
+    td_dtype dtype;
+    bool tied;
+    const char *sequence; /* the path of the SEQUENCE modules; NULL: none */
+    int shard;            /* td_zero; 0: td_ddp alone */
+    const char *schedule; /* NULL: no pipeline */
+} grid;
+
+/* The model, not cut, with the weights of a seed; cut; and its optimizer. */
+td_module *grid_model(const grid *g);
+td_module *grid_cut(const grid *g, td_mesh *mesh, td_module *net);
+td_optim *grid_adam(td_module *net);
+int grid_ranks(const char *mesh);
+
+/* What a step tells, the same on all ranks. */
+typedef struct told {
+    double loss, norm, largest;
+} told;
+told grid_step(const grid *g, td_mesh *mesh, td_module *net, td_optim *optim, int step);
+
+/* On g's ranks (mesh NULL: one process): loads temp_path(from), or trains a step; saves
+ * temp_path(to). */
+void grid_pass(grid g, const char *from, const char *to);
+void grid_same_files(const char *a, const char *b);
