@@ -351,7 +351,8 @@ static td_status join_parts(bool last)
 
 td_status td_trace_so_far(void)
 {
-    return td_trace_on() && trace.world > 1 ? join_parts(false) : TD_OK;
+    /* Not td_trace_on(), which is relaxed: another thread has opened the trace. */
+    return atomic_load(&on) && trace.world > 1 ? join_parts(false) : TD_OK;
 }
 
 td_status td_trace_close(void)
