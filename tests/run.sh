@@ -12,7 +12,8 @@
 # their time on waiting, for time limits and processes of others: they have a place of their own, one at
 # a time, beside the two. A program prints TAP: one "ok" or "not ok" line a
 # test, after or before a plan, "1..N". Tests that were planned and did not run have failed. Of what
-# failed all but the "ok" lines is shown; of what was skipped, the reason. The last line is "N passed, N failed".
+# failed all but the "ok" lines is shown; of what was skipped, the reason. Each line begins with
+# how many programs and scripts have ended, of how many. The last line is "N passed, N failed".
 set -u
 : "${BUILD:?}"
 export TEST_TIMEOUT=${TEST_TIMEOUT:-900} # seconds
@@ -29,7 +30,7 @@ fixed=
 export fixed
 
 run_one() { # run_one TEST: its output and result line go to $logs
-    local test=$1 name log begin seconds cpu rc passed failed skipped planned why
+    local test=$1 name log begin seconds cpu rc passed failed skipped planned why at
     name=$(basename "$test")
     log=$logs/$name.log
     begin=$EPOCHREALTIME
@@ -61,13 +62,19 @@ run_one() { # run_one TEST: its output and result line go to $logs
     echo "$passed $failed" >"$logs/$name.count"
     echo "$seconds" >"$logs/$name.seconds"
     [ "$skipped" -eq 0 ] && skipped= || skipped=", $skipped skipped"
+    {
+        flock 9
+        echo "$name" >&9
+        at=$(wc -l <"$logs/ended")
+    } 9>>"$logs/ended"
+    at=$(printf '[%*d/%d]' "${#total}" "$at" "$total")
     if [ "$failed" -eq 0 ]; then
         why=$(sed -n -e 's/^not ok [0-9]* - .*# SKIP \(..*\)/      skipped: \1/p' -e 's/^# skipped: /      skipped: /p' "$log")
-        printf 'ok    %-34s %3d passed%s  %.1f s, CPU %.1f s%s\n' "$name" "$passed" "$skipped" "$seconds" "$cpu" "${why:+$'\n'$why}"
+        printf '%s ok    %-34s %3d passed%s  %.1f s, CPU %.1f s%s\n' "$at" "$name" "$passed" "$skipped" "$seconds" "$cpu" "${why:+$'\n'$why}"
     else
         {
-            printf 'FAIL  %-34s %3d passed, %d failed%s  %.1f s (code %d)\n' \
-                "$name" "$passed" "$failed" "$skipped" "$seconds" "$rc"
+            printf '%s FAIL  %-34s %3d passed, %d failed%s  %.1f s (code %d)\n' \
+                "$at" "$name" "$passed" "$failed" "$skipped" "$seconds" "$rc"
             sed -e '/^ok /d' -e 's/^/      | /' "$log"
         } >"$log.shown"
         cat "$log.shown" # in one piece, so that two failures do not mix
@@ -109,7 +116,8 @@ done
 mapfile -t tests < <(longest_first "${tests[@]}")
 set -- "${tests[@]}"
 
-rm -f "$logs"/*.count
+rm -f "$logs"/*.count "$logs/ended"
+export total=$#
 lane() { # lane JOBS TEST...
     local jobs=$1
     shift

@@ -18,12 +18,16 @@ unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TANDEM
 export ASAN_OPTIONS=detect_leaks=0
 export OMP_NUM_THREADS=1
 
-ranks() { # ranks N COMMAND...: by mpirun; only rank 0 writes to stdout
-    local n=$1
+ranks() { # ranks N COMMAND...: by mpirun; what the ranks after 0 write to stdout is shown if the job fails
+    local n=$1 rc
     shift
+    rm -f "$work"/rank.*
     # shellcheck disable=SC2016
-    timeout 300 mpirun --oversubscribe --bind-to none -n "$n" \
-        bash -c '[ "$OMPI_COMM_WORLD_RANK" = 0 ] || exec >/dev/null; exec "$@"' - "$@"
+    timeout 300 mpirun --oversubscribe --bind-to none -n "$n" bash -c \
+        '[ "$OMPI_COMM_WORLD_RANK" = 0 ] || exec >"$0.$OMPI_COMM_WORLD_RANK"; exec "$@"' "$work/rank" "$@"
+    rc=$?
+    [ $rc -eq 0 ] || tail -v -n 20 "$work"/rank.*
+    return $rc
 }
 
 # Every call for so many ranks must have had its turn in one of the runs.
