@@ -8,23 +8,20 @@ kind=${1:?usage: scripts/deps.sh install|install-test|install-dev|install-cross|
 debian_core='gcc make libcjson-dev'
 fedora_core='gcc make cjson-devel'
 arch_core='gcc make cjson'
-alpine_core='gcc musl-dev make cjson-dev argp-standalone'
-brew_core='cjson argp-standalone'
+alpine_core='gcc musl-dev linux-headers make cjson-dev argp-standalone'
 
 case $kind in
 install | install-test)
-    debian='g++ libc6-dev pkg-config libcurl4-openssl-dev libarchive-dev libmd-dev libpng-dev libjpeg-dev libyaml-dev libpcre2-dev libgloo-dev gnuplot-nox'
-    fedora='gcc-c++ pkgconf libcurl-devel libarchive-devel libmd-devel libpng-devel libjpeg-turbo-devel libyaml-devel pcre2-devel gloo-devel gnuplot-minimal'
-    arch='pkgconf curl libarchive libmd libpng libjpeg-turbo libyaml pcre2 gnuplot'
-    alpine='g++ pkgconf curl-dev libarchive-dev libmd-dev libpng-dev libjpeg-turbo-dev yaml-dev pcre2-dev gnuplot'
-    brew='pkgconf curl libarchive libmd libpng jpeg-turbo libyaml pcre2 gnuplot'
+    debian='g++ libc6-dev pkg-config libcurl4-openssl-dev libarchive-dev libmd-dev libpng-dev libjpeg-dev libstb-dev libyaml-dev libpcre2-dev libgloo-dev gnuplot-nox'
+    fedora='gcc-c++ pkgconf libcurl-devel libarchive-devel libmd-devel libpng-devel libjpeg-turbo-devel stb_image-devel libyaml-devel pcre2-devel gloo-devel gnuplot-minimal'
+    arch='pkgconf curl libarchive libmd libpng libjpeg-turbo stb libyaml pcre2 gnuplot'
+    alpine='g++ pkgconf curl-dev libarchive-dev libmd-dev libpng-dev libjpeg-turbo-dev stb yaml-dev pcre2-dev gnuplot'
     ;;
 install-dev)
     debian='clang clang-format clang-tidy doxygen mkdocs'
     fedora='clang clang-tools-extra doxygen mkdocs'
     arch='clang doxygen mkdocs'
     alpine='clang clang-extra-tools compiler-rt doxygen'
-    brew='llvm doxygen'
     ;;
 install-cross)
     # Debian's libraries of AArch64 lie beside this machine's; their list is fetched once.
@@ -32,14 +29,12 @@ install-cross)
     fedora='gcc-aarch64-linux-gnu qemu-user'
     arch='aarch64-linux-gnu-gcc qemu-user'
     alpine='qemu-aarch64'
-    brew=qemu
     ;;
 install-bench)
     debian='python3-torch python3-torchvision libtcmalloc-minimal4 libdnnl-dev'
     fedora='python3-torch python3-torchvision onednn-devel'
     arch='python-pytorch python-torchvision onednn'
     alpine='py3-pytorch onednn-dev'
-    brew='pytorch torchvision onednn'
     ;;
 install-bench-newest)
     # PyPI has PyTorch for Linux with CUDA only, and it does not start without CUDA's libraries.
@@ -57,10 +52,9 @@ install-test)
     fedora="$fedora cmake libcmocka-devel openmpi-devel python3"
     arch="$arch cmake cmocka openmpi python"
     alpine="$alpine cmake cmocka-dev openmpi-dev openmpi python3"
-    brew="$brew cmake cmocka open-mpi python"
     ;;
 install) ;;
-*) debian_core= fedora_core= arch_core= alpine_core= brew_core= ;;
+*) debian_core= fedora_core= arch_core= alpine_core= ;;
 esac
 
 by_hand() { # by_hand COMMAND CORE REST [NOTE]
@@ -93,6 +87,9 @@ if command -v apt-get >/dev/null 2>&1; then
         fi
         sudo=sudo
     fi
+    # shellcheck disable=SC2086
+    set -- $debian_core $debian
+    echo "deps: $# packages by apt-get, whose lines follow"
     export DEBIAN_FRONTEND=noninteractive
     if [ "$kind" = install-cross ] && ! dpkg --print-foreign-architectures | grep -qx arm64; then
         $sudo dpkg --add-architecture arm64
@@ -109,8 +106,6 @@ elif command -v pacman >/dev/null 2>&1; then
     by_hand 'sudo pacman -S --needed' "$arch_core" "$arch"
 elif command -v apk >/dev/null 2>&1; then
     by_hand 'sudo apk add' "$alpine_core" "$alpine"
-elif command -v brew >/dev/null 2>&1; then
-    by_hand 'brew install' "$brew_core" "$brew"
 else
     by_hand "(Debian's names)" "$debian_core" "$debian"
 fi

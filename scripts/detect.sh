@@ -144,6 +144,17 @@ else
     missing libpng "$brings" 'make deps'
 fi
 
+# A header that is compiled in: the trial is the file that does so. (-isystem: without our warnings.)
+brings='folders of images: BMP, GIF, TGA, PSD, PNM, HDR'
+found_libs= found_cflags=$(pkg-config --cflags stb 2>/dev/null | sed 's/-I/-isystem /g')
+# shellcheck disable=SC2086
+if $CC -std=c11 -D_GNU_SOURCE -I. -DTD_HAVE_STB=1 $found_cflags -c -o "$work/try.o" data/images/bitmap_stb.c >/dev/null 2>&1; then
+    use STB
+    row found stb_image "$brings"
+else
+    missing stb_image "$brings" 'make deps'
+fi
+
 brings="text: GPT-2's tokens (BPE)"
 if library pcre2 libpcre2-8 -lpcre2-8 pcre2.h 'return pcre2_config(PCRE2_CONFIG_UNICODE, NULL) < 0'; then
     use PCRE2

@@ -1,5 +1,7 @@
-/* Which kind of image a file holds, and whether it may be decoded. libjpeg and libpng decode. */
+/* Which kind of image a file holds, and whether it may be decoded. libjpeg, libpng and stb_image
+ * decode. */
 #include "data/images/bitmap.h"
+#include "tensor/system/files.h"
 
 #include <string.h>
 
@@ -11,14 +13,33 @@ typedef struct decoder {
 static const decoder decoders[] = {
     { "JPEG", "\xff\xd8\xff", td_jpeg_read },
     { "PNG", "\x89PNG\r\n\x1a\n", td_png_read },
+    { "BMP", "BM", td_stb_read },
+    { "GIF", "GIF8", td_stb_read },
+    { "PSD", "8BPS", td_stb_read },
+    { "PGM", "P5", td_stb_read },
+    { "PPM", "P6", td_stb_read },
+    { "HDR", "#?RADIANCE", td_stb_read },
+    { "HDR", "#?RGBE", td_stb_read },
+    { "TGA", NULL, td_stb_read }, /* is_tga */
 };
+
+/* A TGA begins with its header: a palette or none, what the pixels are, and their bits. */
+static bool is_tga(const td_encoded *p)
+{
+    enum { HEADER = 18, PALETTE = 1, KIND = 2, BITS = 16 };
+    static const char kinds[] = { 1, 2, 3, 9, 10, 11 }, bits[] = { 8, 15, 16, 24, 32 };
+    return p->size > HEADER && p->bytes[PALETTE] <= 1 &&
+           memchr(kinds, p->bytes[KIND], sizeof kinds) != NULL &&
+           memchr(bits, p->bytes[BITS], sizeof bits) != NULL;
+}
 
 /* NULL: the file is of no known kind. */
 static const decoder *decoder_of(const td_encoded *p)
 {
     for (size_t i = 0; i < sizeof decoders / sizeof *decoders; i++) {
-        size_t size = strlen(decoders[i].magic);
-        if (p->size >= size && memcmp(p->bytes, decoders[i].magic, size) == 0) {
+        const char *magic = decoders[i].magic;
+        size_t size = magic != NULL ? strlen(magic) : 0;
+        if (magic == NULL ? is_tga(p) : p->size >= size && memcmp(p->bytes, magic, size) == 0) {
             return &decoders[i];
         }
     }
@@ -56,9 +77,11 @@ td_status td_bitmap_open(td_encoded *p)
         return td_fail(TD_E_FORMAT, "%s: the file is empty. Replace or remove it", p->name);
     }
     if (decoder_of(p) == NULL) {
+        const char *kind = td_file_kind(p->bytes, p->size);
         return td_fail(TD_E_FORMAT,
-                       "%s: neither JPEG nor PNG by its content. Convert, replace or remove it",
-                       p->name);
+                       "%s: by its content %s%snone of the images that are read (JPEG, PNG, BMP, "
+                       "GIF, TGA, PSD, PGM, PPM, HDR). Convert, replace or remove it",
+                       p->name, kind != NULL ? kind : "", kind != NULL ? ", " : "");
     }
     TD_TRY(read_image(p, 0, NULL));
     if (p->width < 1 || p->height < 1) {

@@ -19,18 +19,23 @@ typedef struct td_encoded {
     int width, height; /* set by td_bitmap_open */
 } td_encoded;
 
-/* Finds out the kind by the content (JPEG, PNG) and reads the size. TD_E_FORMAT with the name: the
- * file is neither, has no pixels, or too many. TD_E_UNSUPPORTED: this build lacks the library. */
+/* Finds out the kind by the content (JPEG, PNG, BMP, GIF, TGA, PSD, PGM, PPM, HDR) and reads the
+ * size. TD_E_FORMAT with the name: the file is none of these, has no pixels, or too many.
+ * TD_E_UNSUPPORTED: this build lacks the library. */
 td_status td_bitmap_open(td_encoded *image);
 
-/* Decodes the first `rows` rows (0: all; of an interlaced image and of one that is not known to be
- * intact always all, and bitmap->height says so) to RGB: grey becomes three equal channels,
- * transparency is dropped, CMYK is converted. TD_E_FORMAT: damaged or cut off. */
+/* Decodes the first `rows` rows (0: all; of an interlaced image, of what stb_image decodes and of
+ * an image that is not known to be intact always all, and bitmap->height says so) to RGB: grey
+ * becomes three equal channels, transparency is dropped, CMYK is converted, and light of any range
+ * (HDR) is brought to bytes by a gamma of 2.2. Of a GIF the first frame counts. TD_E_FORMAT:
+ * damaged or cut off. */
 td_status td_bitmap_decode(const td_encoded *image, int rows, td_bitmap *bitmap);
 
-/* ---- the decoders (bitmap_jpeg.c, bitmap_png.c) ---- */
+/* ---- the decoders (bitmap_jpeg.c, bitmap_png.c, bitmap_stb.c) ---- */
 
-/* bitmap NULL: only sets the size. `why` says what is wrong with the file. */
+/* bitmap NULL: only sets the size. `why` says what is wrong with the file. Where libjpeg or libpng
+ * is missing, the first two hand over to the third. */
 enum { TD_DECODER_WHY = 256 };
 td_status td_jpeg_read(td_encoded *image, int rows, td_bitmap *bitmap, char why[TD_DECODER_WHY]);
 td_status td_png_read(td_encoded *image, int rows, td_bitmap *bitmap, char why[TD_DECODER_WHY]);
+td_status td_stb_read(td_encoded *image, int rows, td_bitmap *bitmap, char why[TD_DECODER_WHY]);

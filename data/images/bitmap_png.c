@@ -105,8 +105,7 @@ td_status td_png_read(td_encoded *p, int rows, td_bitmap *bitmap, char why[TD_DE
 
 td_status td_png_read(td_encoded *image, int rows, td_bitmap *bitmap, char why[TD_DECODER_WHY])
 {
-    (void)image, (void)rows, (void)bitmap, (void)why;
-    return TD_E_UNSUPPORTED;
+    return td_stb_read(image, rows, bitmap, why);
 }
 
 #endif

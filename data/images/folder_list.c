@@ -74,7 +74,8 @@ static bool has_suffix(const char *name, const char *suffixes)
     return length > 2 && length < (int)sizeof text && strcasestr(suffixes, text) != NULL;
 }
 
-static const char taken[] = ".jpg.jpeg.png.", others[] = ".bmp.gif.pgm.ppm.tif.tiff.webp.";
+static const char taken[] = ".jpg.jpeg.png.bmp.gif.tga.psd.pgm.ppm.pnm.hdr.",
+                  others[] = ".tif.tiff.webp.heic.avif.pbm.";
 
 static td_status join(char *path, const char *folder, const char *name)
 {
@@ -113,8 +114,8 @@ static td_status take_file(td_folder_list *list, const char *root, const char *p
 {
     if (has_suffix(path, others)) {
         return td_fail(TD_E_UNSUPPORTED,
-                       "%s/%s: images are read from JPEG and PNG files; convert this one "
-                       "(mogrify -format png), or remove it",
+                       "%s/%s: this kind of image is not read; convert it (mogrify -format png), "
+                       "or remove it",
                        root, path);
     }
     return has_suffix(path, taken) ? add_sample(list, root, path, label) : TD_OK;
@@ -176,7 +177,7 @@ static td_status walk_sorted(td_folder_list *list, const char *root, const char 
     TD_TRY(walk_class(list, root, name, label, 0));
     if (list->count == first) {
         return td_fail(TD_E_NOTFOUND,
-                       "%s/%s: no image (jpg, jpeg, png) in this class; add some or remove the "
+                       "%s/%s: no image (jpg, png, bmp, ...) in this class; add some or remove the "
                        "folder",
                        root, name);
     }

@@ -42,12 +42,12 @@ typedef struct td_image_folder_options {
  * numbered in the order of their names, and the samples sorted as torchvision's ImageFolder sorts
  * them. With .class_names the label of an image is the place of its sub-folder's name in that list;
  * a class may have no sub-folder (a notice says so), and a sub-folder of another name is an error
- * that shows both lists. Files are chosen by suffix (jpg, jpeg, png, in upper or lower case) and
- * decoded by content: JPEG, PNG. Symbolic links are followed. A file
- * with the suffix of another kind of image (bmp, gif, pgm, ppm, tif, tiff, webp) is an error, and
- * files with other suffixes are skipped. So are hidden files and folders, which a notice counts:
- * names that begin with a dot, __MACOSX, @eaDir, $RECYCLE.BIN, System Volume Information,
- * lost+found, Thumbs.db, desktop.ini.
+ * that shows both lists. Files are chosen by suffix (jpg, jpeg, png, bmp, gif, tga, psd, pgm, ppm,
+ * pnm, hdr, in upper or lower case) and decoded by content; of a GIF the first frame counts.
+ * Symbolic links are followed. A file with the suffix of another kind of image (tif, tiff, webp,
+ * heic, avif, pbm) is an error, and files with other suffixes are skipped. So are hidden files and
+ * folders, which a notice counts: names that begin with a dot, __MACOSX, @eaDir, $RECYCLE.BIN,
+ * System Volume Information, lost+found, Thumbs.db, desktop.ini.
  *
  * val_fraction splits a folder without moving files: open it twice, once with val set. In a class
  * of n images about val_fraction * n are for validation, at least one and at most n - 1. A hash of

@@ -48,7 +48,18 @@ def save_all(folder):
     }
     for name, (picture, options) in pictures.items():
         picture.save(os.path.join(folder, name), **options)
+    again(folder, rgb, grey, rgb.quantize(40))
     return list(pictures)
+
+
+def again(folder, rgb, grey, palette):
+    """The same pixels in files of other kinds; the GIF has a second frame."""
+    rgb.save(os.path.join(folder, "rgb.bmp"))
+    rgb.save(os.path.join(folder, "rgb.tga"), compression="tga_rle")
+    rgb.save(os.path.join(folder, "rgb.ppm"))
+    grey.save(os.path.join(folder, "grey.pgm"))
+    second = palette.point(lambda value: (value + 7) % 40)
+    palette.save(os.path.join(folder, "palette.gif"), save_all=True, append_images=[second], duration=100)
 
 
 def bytes_of(picture):

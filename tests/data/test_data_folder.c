@@ -298,9 +298,9 @@ static void test_bad_folders(void **state)
     temp_write("set/empty/notes.txt", "x", 1);
     assert_refused("set", "empty: no image");
     copy_picture("rgb.png", "set/empty/1.png");
-    temp_write("set/a/old.BMP", "", 0);
-    assert_refused("set", "a/old.BMP: images are read from JPEG and PNG files");
-    assert_int_equal(unlink(temp_path("set/a/old.BMP")), 0);
+    temp_write("set/a/old.TIFF", "", 0);
+    assert_refused("set", "a/old.TIFF: this kind of image is not read; convert it");
+    assert_int_equal(unlink(temp_path("set/a/old.TIFF")), 0);
     assert_int_equal(symlink("..", temp_path("set/a/up")), 0);
     assert_refused("set", "a/up");
     unlink(temp_path("set/a/up"));
