@@ -124,7 +124,7 @@ endif
 
 # A package that is installed later changes these folders, and with them what is found.
 PKG_FOLDERS := $(wildcard /usr/include /usr/lib/pkgconfig /usr/lib/*/pkgconfig /usr/lib64/pkgconfig \
-                          /usr/share/pkgconfig /usr/local/lib/pkgconfig /opt/homebrew/lib/pkgconfig)
+                          /usr/share/pkgconfig /usr/local/lib/pkgconfig)
 # So do other wishes about CUDA.
 CUDA_WISHES := build/cuda-wishes$(if $(KIT),-kit)$(NOCUDA)
 $(shell mkdir -p build; printf '%s\n' '$(CUDA) $(CUDA_HOME) $(CUDA_ARCHS)' | cmp -s - $(CUDA_WISHES) || \
@@ -200,10 +200,12 @@ $(1)/%.o: %.c $(FLAGS)
 endef
 $(foreach folder,$(sort $(B) $(O)),$(eval $(call compiled_in,$(folder))))
 
+$(O)/data/images/bitmap_stb.o: ALL_CFLAGS += -fwrapv
+
 # How a folder is optimized: for speed (-O3) where it computes, for size (-Os) where it handles words, files and
 # sockets, and -O2 everywhere else. Files that differ from their folder are named in full.
 FAST  := tensor/cpu/% tensor/cuda/% dist/sync_bn/% tests/% tensor/random.c tensor/access.c examples/speedrun/whitening.c \
-         data/augment.c data/images_memory.c data/images/bitmap_jpeg.c data/images/jitter.c data/images/resample.c \
+         data/augment.c data/images_memory.c data/images/bitmap_jpeg.c data/images/bitmap_stb.c data/images/jitter.c data/images/resample.c \
          dist/comm/engines/reduce_math.c dist/comm/engines/p2p/reduce.c dist/ddp/extra/codec_half.c \
          dist/ddp/extra/codec_powersgd.c nn/io/fingerprint.c
 SMALL := nn/io/% nn/models/% data/download/% dist/comm/launch/% dist/comm/store/% apps/% nn/extra/summary.c \
@@ -354,6 +356,9 @@ $(B)/bench/peer_openmpi: bench/peer_openmpi.c bench/allreduce.h
 
 all: lib $(APPS) ## the library and the apps (apps/NAME)
 	@$(foreach a,$(APPS),ln -sfn ../$(a) apps/$(notdir $(a));)
+.PHONY: links
+links: $(APPS) # for whoever has not run make before; links that are there stay
+	@$(foreach a,$(APPS),[ -e apps/$(notdir $(a)) ] || ln -sfn ../$(a) apps/$(notdir $(a));)
 
 lib: needs-core $(LIB) $(SHARED) $(BACKEND_LIBS) ## the library alone: build/VARIANT/libtandem.a and .so
 
@@ -366,7 +371,7 @@ needs-tests: needs-core
 run: all ## the main job: ResNet-18 on CIFAR-10 (fetched on the first run); ARGS="--epochs 1"
 	apps/cifar_resnet18 --download $(ARGS)
 
-tests: needs-tests lib $(APPS) $(TEST_BIN) $(STARTED) $(call tests_of,$(WORKER_SRC)) $(if $(EMULATE)$(TD_NVCC),$(GPU_CHECK))
+tests: needs-tests lib links $(TEST_BIN) $(STARTED) $(call tests_of,$(WORKER_SRC)) $(if $(EMULATE)$(TD_NVCC),$(GPU_CHECK))
 test: tests ## all tests; TESTS="data step": those with such names; SANITIZE=..., CC=clang
 	@BUILD=$(B) SANITIZE=$(SANITIZE) NAMED="$(TESTS)" tests/run.sh $(TEST_BIN) $(TEST_SH)
 
@@ -382,7 +387,11 @@ benches: lib $(BENCHES)
 
 # Jobs whose names have these words: make bench BENCH="resnet18 b32, wine".
 BENCH ?=
-bench: lib $(APPS) $(BENCHES) $(PEERS) ## speed, side by side with PyTorch if it is there (make deps-bench); BENCH="resnet18 b32"
+.PHONY: needs-python
+needs-python:
+	@command -v "$(or $(TD_PYTHON_TORCH),/usr/bin/python3)" >/dev/null || \
+	    { echo "make: Python 3 is missing, and bench needs it: make deps-bench" >&2; exit 1; }
+bench: needs-python lib $(APPS) $(BENCHES) $(PEERS) ## speed, side by side with PyTorch if it is there (make deps-bench); BENCH="resnet18 b32"
 	@BUILD=$(B) PYTHON="$(TD_PYTHON_TORCH)" NEWEST=build/venv/bin/python ONLY="$(BENCH)" bash bench/run.sh
 
 # CUDA on the machine at hand; with EMULATE=1 a trial of the check itself.
@@ -419,26 +428,46 @@ PUBLIC  := tandem.h tensor/extend.h tensor/f16.h tensor/part.h tensor/extra/dlpa
            dist/comm/store.h dist/comm/collectives.h dist/comm/mesh.h dist/ddp/codec.h dist/ddp/extra.h dist/graph/captured.h dist/trace.h \
            data/inspect.h data/text/tokenizer.h
 headers = $(sort $(filter %.h %.def,$(shell $(CC) -I. -MM $(PUBLIC))))
+# Debian's libraries are in /usr/lib/x86_64-linux-gnu. Programs need no path of their own to /usr's.
+LIBDIR  ?= $(PREFIX)/lib
+STRIP   ?= strip
 TO       = $(DESTDIR)$(PREFIX)
+TO_LIB   = $(DESTDIR)$(LIBDIR)
+RPATH    = $(if $(filter /usr,$(PREFIX)),,-Wl$(comma)-rpath$(comma)$${libdir})
 TOOLS   := tdrun train_net test_net predict gpt tokenize compare plot_runs report cifar_resnet18
-install: lib $(addprefix $(B)/apps/,$(TOOLS)) ## libraries, headers, tandem.pc and programs into $(PREFIX); DESTDIR=...
-	@install -d "$(TO)/lib/pkgconfig" "$(TO)/bin"
-	install -m 644 $(LIB) "$(TO)/lib"
-	$(if $(SHARED),install -m 755 $(SHARED) "$(TO)/lib" && ln -sf $(notdir $(SHARED)) "$(TO)/lib/libtandem.so")
-	$(if $(strip $(BACKEND_LIBS)),install -m 755 $(BACKEND_LIBS) "$(TO)/lib")
-	install -m 755 $(addprefix $(B)/apps/,$(TOOLS)) "$(TO)/bin"
+install: lib $(addprefix $(B)/apps/,$(TOOLS)) ## all that users need into $(PREFIX); DESTDIR=... LIBDIR=...
+	@install -d "$(TO_LIB)/pkgconfig" "$(TO)/bin" 2>/dev/null && test -w "$(TO_LIB)" || { echo \
+	    "make: $(TO) cannot be written: install as root, or for yourself: make install PREFIX=\$$HOME/tandem" >&2; exit 1; }
+	install -m 644 $(LIB) "$(TO_LIB)"
+	$(if $(SHARED),install -m 755 -s --strip-program=$(STRIP) $(SHARED) "$(TO_LIB)" && \
+	    ln -sf $(notdir $(SHARED)) "$(TO_LIB)/libtandem.so")
+	$(if $(strip $(BACKEND_LIBS)),install -m 755 -s --strip-program=$(STRIP) $(BACKEND_LIBS) "$(TO_LIB)")
+	install -m 755 -s --strip-program=$(STRIP) $(addprefix $(B)/apps/,$(filter-out plot_runs,$(TOOLS))) "$(TO)/bin"
+	install -m 755 $(B)/apps/plot_runs "$(TO)/bin"
 	@set -e; for h in $(headers); do install -D -m 644 $$h "$(TO)/include/tandem/$$h"; done
-	@sed -e 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|; s|@LIBS@|$(strip $(ALL_LIBS))|' \
-	    scripts/tandem.pc.in >"$(TO)/lib/pkgconfig/tandem.pc"
+	@install -d "$(TO)/share/tandem/config" && install -m 644 apps/tools/config/*.yaml "$(TO)/share/tandem/config"
+	@install -m 644 data/wine.csv "$(TO)/share/tandem"
+	@sed -e 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSION)|; s|@RPATH@|$(RPATH)|' \
+	    -e 's|@LIBS@|$(strip $(ALL_LIBS))|' scripts/tandem.pc.in >"$(TO_LIB)/pkgconfig/tandem.pc"
+# What --help prints, as a manual page and for the shell's Tab key; not by a cross compiler's programs.
+	@install -d "$(TO)/share/man/man1" "$(TO)/share/bash-completion/completions"
+	@for t in $(TOOLS); do $(B)/apps/$$t --help >/dev/null 2>&1 || continue; \
+	    scripts/pages.sh man $$t $(B)/apps/$$t $(VERSION) >"$(TO)/share/man/man1/$$t.1" && \
+	    scripts/pages.sh completion $$t $(B)/apps/$$t $(VERSION) \
+	        >"$(TO)/share/bash-completion/completions/$$t" || exit 1; done
 	@echo "installed into $(TO); use: cc app.c \$$(pkg-config --cflags --libs tandem)"
 	@case ":$$PKG_CONFIG_PATH:$$(pkg-config --variable pc_path pkg-config 2>/dev/null):" in \
-	    *:"$(PREFIX)/lib/pkgconfig":*) ;; \
-	    *) echo 'first: export PKG_CONFIG_PATH="$(PREFIX)/lib/pkgconfig$${PKG_CONFIG_PATH:+:$$PKG_CONFIG_PATH}"' ;; esac
+	    *:"$(LIBDIR)/pkgconfig":*) ;; \
+	    *) echo 'first: export PKG_CONFIG_PATH="$(LIBDIR)/pkgconfig$${PKG_CONFIG_PATH:+:$$PKG_CONFIG_PATH}"' ;; esac
 
 uninstall: ## takes them away again
-	rm -rf "$(TO)/include/tandem" "$(TO)"/lib/libtandem.a "$(TO)"/lib/libtandem.so* \
-	    "$(TO)/lib/libtandem-gloo.so" "$(TO)/lib/libtandem-mpi.so" "$(TO)/lib/pkgconfig/tandem.pc" \
-	    $(TOOLS:%="$(TO)/bin/%")
+	rm -rf "$(TO)/include/tandem" "$(TO)/share/tandem" "$(TO_LIB)"/libtandem.a "$(TO_LIB)"/libtandem.so* \
+	    "$(TO_LIB)/libtandem-gloo.so" "$(TO_LIB)/libtandem-mpi.so" "$(TO_LIB)/pkgconfig/tandem.pc" \
+	    $(foreach t,$(TOOLS),"$(TO)/bin/$(t)" "$(TO)/share/man/man1/$(t).1" "$(TO)/share/bash-completion/completions/$(t)")
+
+.PHONY: deb
+deb: lib $(addprefix $(B)/apps/,$(TOOLS)) ## packages for this Debian or Ubuntu: build/deb/*.deb
+	@MAKE="$(MAKE)" VERSION=$(VERSION) ABI=$(ABI) scripts/deb.sh build/deb
 
 lint: ## format, words, opening comments, suspicious code (clang-format, clang-tidy); LINT_NODES=20000 looks less deep
 	@LINT_NODES=$(LINT_NODES) scripts/lint.sh $(TD_CFLAGS)

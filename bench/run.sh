@@ -5,5 +5,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 name=${BENCH_NAME:-latest}
+command -v "${PYTHON:-/usr/bin/python3}" >/dev/null || { echo 'make bench: Python 3 runs it: make deps-bench' >&2; exit 1; }
 exec "${PYTHON:-/usr/bin/python3}" bench/run.py "${BUILD:-build/cc}" --python "${PYTHON:-}" \
     --newest "${NEWEST:-}" --only "${ONLY:-}" --save "bench/results/$name.md" "$@"
