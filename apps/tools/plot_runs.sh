@@ -188,14 +188,34 @@ function short_name(run, i, own)
     return own
 }
 
-# Training as lines; tests, of which there are few, as dots on a dashed line.
+# Where the epochs of the first run begin, at most ten of them: marks of the upper axis.
+function epoch_marks(run, column, i, marks, every, n, begins)
+{
+    for (i = 1; i <= columns[run]; i++)
+        if (name[run, i] == "epoch")
+            column = i
+    if (column == 0)
+        return ""
+    for (i = 0; next_row(run); i++)
+        if (i > 0 && cell[column] + 0 > n) {
+            n = cell[column] + 0
+            begins[n] = cell[1]
+        }
+    every = int((n + 9) / 10)
+    for (i = 1; i <= n; i += every > 0 ? every : 1)
+        if (i in begins)
+            marks = marks (marks != "" ? ", " : "") "\"" i "\" " begins[i]
+    return marks
+}
+
+# Training as lines; tests, of which there are few, as dots on a dashed line, in another colour if there is one run.
 function curve(run, p, s, few, colour, text)
 {
     split("#1f5fb4 #d0661a #2a8a3a #9040a0 #b02030 #707070 #10a0a0 #806010", colour, " ")
     text = runs > 1 ? short_name(run) : ""
     text = text (text != "" && label[p, s] != "" ? ": " : "") label[p, s]
     return "$p" p "r" run "s" s " using 1:2 with " (s == 2 || few ? "linespoints" : "lines") \
-        " lc rgb \047" colour[(run - 1) % 8 + 1] "\047 " (s == 2 ? "dt 2 pt 7 ps 0.8" : "lw 1.5 pt 1") \
+        " lc rgb \047" colour[(runs == 1 ? s - 1 : run - 1) % 8 + 1] "\047 " (s == 2 ? "dt 2 pt 7 ps 0.8" : "lw 1.5 pt 1") \
         (text != "" ? " title " quote(text) : " notitle")
 }
 
@@ -242,7 +262,12 @@ BEGIN {
     down = int((count_shown + 1) / 2)
     sub(/^[a-z]+/, "& noenhanced size " (width > 0 ? width : 560 * across) "," \
         (height > 0 ? height : 360 * down) " font \047sans,11\047", terminal)
-    print "set terminal " terminal "\nset multiplot layout " down "," across "\nset grid lc rgb \047#c8c8c8\047"
+    for (run = 1; run <= runs && run <= 4; run++)
+        heading = heading (run > 1 ? ", " : "") short_name(run)
+    print "set terminal " terminal "\nset multiplot layout " down "," across " title " quote(heading (runs > 4 ? ", ..." : ""))
+    print "set grid lc rgb \047#c8c8c8\047"
+    if ((marks = epoch_marks(1)) != "")
+        print "set link x2\nset xtics nomirror\nset x2tics (" marks ")\nset x2label \047epoch\047 offset 0,-0.7"
     print "set xlabel \047step\047 offset 0,0.7\nset autoscale xfix"
     print "set key outside bottom center horizontal samplen 2 height 1"
     for (p = 1; p <= panels; p++)

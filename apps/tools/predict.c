@@ -210,11 +210,23 @@ static int predict_all(predictor *p, char *const *pictures, int count)
     return failed;
 }
 
-/* For images of the size that the model sees, as many at once as one likes. */
+/* For images of the size that the model sees, as many at once as one likes. The file says how
+ * images are resized and normalised, and what the classes are called. */
 static int export_onnx(const predictor *p)
 {
-    td_shape shape = TD_SHAPE(1, 3, p->transform.size, p->transform.size);
-    td_status status = td_onnx_export(p->net, shape, p->onnx, .dynamic_batch = true);
+    const td_image_folder_transform *t = &p->transform;
+    const td_dataset named = { .classes = p->names.count,
+                               .class_names =
+                                   p->names.count > 0 ? (const char *const *)p->names.name : NULL };
+    notes n = { .count = 0 };
+    td_status status =
+        notes_add_model(&n, &(model_input){ t->size, t->resize, t->mean, t->std }, &named);
+    if (status == TD_OK) {
+        status =
+            td_onnx_export(p->net, TD_SHAPE(1, 3, t->size, t->size), p->onnx, .dynamic_batch = true,
+                           .metadata = n.items, .metadata_count = n.count);
+    }
+    notes_free(&n);
     return status != TD_OK ? app_failed("predict") : 0;
 }
 

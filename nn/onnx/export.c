@@ -82,7 +82,7 @@ static td_status write_both(const td_onnx_options *o, td_onnx_trace *a, td_onnx_
             return depends(&a->calls[i]);
         }
     }
-    return td_onnx_graph_save(&first, o->path, o->dynamic_batch);
+    return td_onnx_graph_save(&first, o);
 }
 
 /* ---- the whole ---- */

@@ -21,7 +21,7 @@ enum { GRAPH_NODE = 1, GRAPH_NAME = 2, GRAPH_INITIALIZER = 5, GRAPH_INPUT = 11, 
 enum { VALUE_NAME = 1, VALUE_TYPE = 2, TYPE_TENSOR = 1, TYPE_DTYPE = 1, TYPE_SHAPE = 2 };
 enum { SHAPE_SIZE = 1, SIZE_VALUE = 1, SIZE_NAME = 2 };
 enum { MODEL_IR = 1, MODEL_PRODUCER = 2, MODEL_PRODUCER_VERSION = 3, MODEL_GRAPH = 7 };
-enum { MODEL_OPSET = 8, OPSET_VERSION = 2 };
+enum { MODEL_OPSET = 8, OPSET_VERSION = 2, MODEL_METADATA = 14, PAIR_KEY = 1, PAIR_VALUE = 2 };
 
 /* Text in the step's memory. */
 static const char *text(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -368,14 +368,33 @@ static td_status write_file(const content *c, const char *path, int64_t bytes)
     return status == TD_OK ? ended : status;
 }
 
-td_status td_onnx_graph_save(td_onnx_graph *graph, const char *path, bool dynamic)
+/* What the model says of itself. */
+static td_proto model_head(const td_onnx_options *o)
 {
+    td_proto head = { 0 }, opset = { 0 };
+    td_proto_integer(&head, MODEL_IR, TD_ONNX_IR_VERSION);
+    td_proto_text(&head, MODEL_PRODUCER, "tandem");
+    td_proto_text(&head, MODEL_PRODUCER_VERSION, TANDEM_VERSION);
+    td_proto_integer(&opset, OPSET_VERSION, TD_ONNX_OPSET);
+    td_proto_message(&head, MODEL_OPSET, &opset);
+    for (int i = 0; i < o->metadata_count; i++) {
+        td_proto pair = { 0 };
+        td_proto_text(&pair, PAIR_KEY, o->metadata[i].key);
+        td_proto_text(&pair, PAIR_VALUE, o->metadata[i].value);
+        td_proto_message(&head, MODEL_METADATA, &pair);
+    }
+    return head;
+}
+
+td_status td_onnx_graph_save(td_onnx_graph *graph, const td_onnx_options *options)
+{
+    bool dynamic = options->dynamic_batch;
     const td_onnx_trace *trace = graph->trace;
     if (trace->values[trace->output].kind != TD_ONNX_VALUE_RESULT) {
         td_onnx_put(graph, "Identity", "output", TD_IN(td_onnx_name_of(graph, trace->output)),
                     NULL);
     }
-    td_proto inside = { 0 }, opset = { 0 };
+    td_proto inside = { 0 };
     td_proto_bytes(&inside, graph->nodes.bytes, graph->nodes.count);
     td_proto_text(&inside, GRAPH_NAME, "tandem");
     td_proto_bytes(&inside, graph->constants.bytes, graph->constants.count);
@@ -387,7 +406,7 @@ td_status td_onnx_graph_save(td_onnx_graph *graph, const char *path, bool dynami
     }
     put_value_info(&inside, GRAPH_OUTPUT, "output", &trace->values[trace->output], dynamic);
 
-    content c = { .graph = graph };
+    content c = { .graph = graph, .head = model_head(options) };
     c.names = td_step_bytes(((size_t)graph->initializer_count + 1) * sizeof *c.names);
     size_t length = inside.count;
     for (int i = 0; i < graph->initializer_count; i++) {
@@ -397,16 +416,11 @@ td_status td_onnx_graph_save(td_onnx_graph *graph, const char *path, bool dynami
         td_proto_bytes(&c.names[i], head.bytes, head.count);
         length += c.names[i].count + td_tensor_bytes(&v->tensor);
     }
-    td_proto_integer(&c.head, MODEL_IR, TD_ONNX_IR_VERSION);
-    td_proto_text(&c.head, MODEL_PRODUCER, "tandem");
-    td_proto_text(&c.head, MODEL_PRODUCER_VERSION, TANDEM_VERSION);
-    td_proto_integer(&opset, OPSET_VERSION, TD_ONNX_OPSET);
-    td_proto_message(&c.head, MODEL_OPSET, &opset);
     td_proto_length(&c.head, MODEL_GRAPH, length);
     td_proto_bytes(&c.head, inside.bytes, inside.count);
     TD_CHECK(length <= INT32_MAX - c.head.count, TD_E_UNSUPPORTED,
              "'%s' would have %s; an ONNX file has at most 2 GiB: export parts of "
              "the model",
-             path, td_describe_bytes(length));
-    return write_file(&c, path, (int64_t)(c.head.count + length));
+             options->path, td_describe_bytes(length));
+    return write_file(&c, options->path, (int64_t)(c.head.count + length));
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "tensor/extra/protobuf.h"
+#include "nn/onnx/onnx.h"
 #include "nn/onnx/trace.h"
 
 enum { TD_ONNX_IR_VERSION = 9 };
@@ -25,8 +26,8 @@ void td_onnx_graph_begin(td_onnx_graph *graph, td_onnx_trace *trace, int64_t bat
 td_status td_onnx_graph_add(td_onnx_graph *graph, int i);
 /* Whether two graphs are equal; constants are compared from number `from` on. */
 bool td_onnx_graph_same(const td_onnx_graph *a, const td_onnx_graph *b, int from);
-/* Writes the file; dynamic: the batch size is "N". */
-td_status td_onnx_graph_save(td_onnx_graph *graph, const char *path, bool dynamic);
+/* Writes the file that the options name. */
+td_status td_onnx_graph_save(td_onnx_graph *graph, const td_onnx_options *options);
 
 /* "net.c:12: conv2d in layer1.0.conv1 (Conv2d)", for messages. */
 const char *td_onnx_where(const td_onnx_call *call);

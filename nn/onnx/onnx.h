@@ -2,6 +2,7 @@
  * operations. */
 #pragma once
 
+#include "nn/io/checkpoint.h"
 #include "nn/nn.h"
 
 TD_BEGIN_C
@@ -20,7 +21,9 @@ typedef struct td_onnx_options {
     td_shape shape2; /* of the second input of a module of two inputs; with the same batch size, if
                         that is dynamic. A GPT is written with its logits as the result; with
                         shape2, with its loss */
-    const td_tensor *example2; /* a second input; NULL: floats of the model's dtype */
+    const td_tensor *example2;   /* a second input; NULL: floats of the model's dtype */
+    const td_metadata *metadata; /* texts that a reader finds as the model's metadata_props */
+    int metadata_count;
 } td_onnx_options;
 
 /* td_onnx_export(model, shape, path, ...): runs the model's forward in evaluation mode and in f32
