@@ -16,12 +16,12 @@
 #include "apps/tools/common/cifar_data.h"
 #include "apps/tools/common/train.h"
 
-enum { CLASSES = 10 };
+enum { CLASSES = 10, TEST_BATCH = 256 };
 enum { PRINT_EVERY_ALONE = 50, PRINT_EVERY_TOGETHER = 25 /* steps */ };
 
 typedef struct job {
     train_run base; /* first: a train_run * of this program is a job * */
-    int64_t limit, print_every, dp, spawn;
+    int64_t limit, print_every, test_every, dp, spawn;
     const char *stem;
     bool download;
     cifar_data data;
@@ -136,6 +136,23 @@ static td_status tested(train_run *r, const td_evaluation *result)
     return train_log_test(r, result);
 }
 
+/* After an epoch that is not the last, whose test is the run's. */
+static td_status validate(train_run *r)
+{
+    td_evaluation e;
+    int64_t epoch = r->state.epoch + 1;
+    if (epoch == r->args.epochs || !train_is_due(epoch, job_of(r)->test_every)) {
+        return TD_OK;
+    }
+    TD_TRY(train_evaluate(r, TEST_BATCH, &e));
+    if (r->stop) {
+        return TD_OK;
+    }
+    progress_print(&r->progress, "== test: [%" PRId64 "/%" PRId64 "] | loss: %.3f | acc: %6.3f%%",
+                   epoch, r->args.epochs, e.loss, 100 * e.accuracy);
+    return train_log_test(r, &e);
+}
+
 static void describe(const train_run *r)
 {
     char ranks[64] = "", loader[64] = "the images too";
@@ -164,6 +181,7 @@ static const train_task task = { .name = "ResNet-18 on CIFAR-10",
                                  .begins = begins,
                                  .step_done = step_done,
                                  .epoch_done = epoch_done,
+                                 .validate = validate,
                                  .saved = saved,
                                  .metrics = TRAIN_FEW_METRICS,
                                  .tested = tested };
@@ -177,6 +195,9 @@ static td_status train(train_run *r)
     }
     if (!train_args_given(&r->args, "lr")) {
         r->args.lr *= (double)train_world(r);
+    }
+    if (!train_args_given(&r->args, "test-every")) {
+        ((job *)r)->test_every = job_of(r)->limit == 0;
     }
     TD_TRY(train_mesh(r));
     TD_TRY(train_begin(r));
@@ -216,6 +237,8 @@ static void add_options(job *j)
         cli_flag("download", &j->download, "Fetch CIFAR-10 (170 MB) if it is not there"),
         cli_int("print-every", &j->print_every, 1, 1e9,
                 "Steps between two lines of loss and accuracy"),
+        cli_int("test-every", &j->test_every, 0, 1e6,
+                "Epochs between two tests: 1, or with --limit 0: one test, at the end"),
         cli_int("limit", &j->limit, 0, 1e9,
                 "Use the first N images only, of the training and the test set; 0: all",
                 .resume = CLI_FIXED),

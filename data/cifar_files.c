@@ -85,6 +85,21 @@ const char *td_cifar_named(const char *folder)
     return folder == NULL && set != NULL && *set != '\0' ? set : folder;
 }
 
+/* Pickles of the same images, with other names. */
+static bool is_for_python(const char *folder)
+{
+    static const char *const names[] = { "cifar-10-batches-py", "cifar-100-python", "batches.meta",
+                                         "meta" };
+    char probe[TD_CIFAR_PATH];
+    struct stat found;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (td_join_path(probe, folder, names[i]) == TD_OK && stat(probe, &found) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 td_status td_cifar_locate(const char *folder, const td_cifar_files *files, const char *const *names,
                           char where[TD_CIFAR_PATH])
 {
@@ -100,13 +115,11 @@ td_status td_cifar_locate(const char *folder, const td_cifar_files *files, const
         }
     }
     bool exists = stat(folder, &found) == 0;
-    return td_fail(TD_E_NOTFOUND,
-                   "no %s in '%s': %s. td_cifar_download fetches it (CIFAR-10: cifar_resnet18 "
-                   "--download), or unpack %s there",
-                   files->title, folder,
-                   !exists ? "there is no such folder"
-                   : !S_ISDIR(found.st_mode)
-                       ? "that is not a folder"
-                       : "neither it nor its official subfolder holds the files",
-                   files->url);
+    return td_fail(
+        TD_E_NOTFOUND, "no %s in '%s': %s. Unpack %s there%s", files->title, folder,
+        !exists                   ? "there is no such folder"
+        : !S_ISDIR(found.st_mode) ? "that is not a folder; unpack an archive"
+        : is_for_python(folder) ? "these are the files for Python, and the binary version is needed"
+                                : "neither it nor its official subfolder holds the files",
+        files->url, files == &cifar_10 ? ", or fetch it (cifar_resnet18 --download)" : "");
 }

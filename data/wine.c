@@ -2,6 +2,7 @@
 #include "data/parse.h"
 #include "tensor/system/folders.h"
 
+#include <string.h>
 #include <unistd.h>
 
 enum { COLUMNS = 14, CLASSES = 3 };

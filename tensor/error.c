@@ -17,6 +17,7 @@
 enum { LAST_ERROR_BYTES = 2048, FATAL_BYTES = 6144, CONTEXT_DEPTH = 32 };
 
 static _Thread_local char last_error[LAST_ERROR_BYTES];
+static _Thread_local td_status last_status;
 
 /* Names of what runs on this thread, outermost first; depth counts those not kept, too. */
 static _Thread_local struct {
@@ -107,6 +108,7 @@ td_status(td_fail)(td_status status, const char *format, ...)
     message_append_list(&m, format, args);
     va_end(args);
     set_last_error(&m);
+    last_status = status;
     return status;
 }
 
@@ -250,8 +252,9 @@ _Noreturn void td_fatal(td_site at, const char *format, ...)
     pthread_mutex_unlock(&fatal_handler.lock);
     if (call != NULL) {
         call(m.text, user);
-    } else {
-        (void)td_say_last("", m.text);
+    } else if (td_say_last("", m.text) && last_status == TD_E_NOMEM &&
+               strstr(m.text, last_error) != NULL) {
+        exit(1); /* no mistake of the program, so no core: the machine has no more memory */
     }
     abort();
 }

@@ -285,10 +285,11 @@ static _Noreturn void out_of_memory(const td_arena *arena, const char *what, siz
         snprintf(advice, sizeof advice, "if %lld is the batch, one of at most about %lld would fit",
                  (long long)batch, (long long)fits);
     }
-    td_fatal(at,
-             "out of step memory for %s (%s): the step holds %s, and all that can be had is %s; %s",
-             what, td_describe_bytes(bytes), td_describe_bytes(stats.in_use),
-             td_describe_bytes(can_hold), advice);
+    td_fail(TD_E_NOMEM,
+            "out of step memory for %s (%s): the step holds %s, and all that can be had is %s; %s",
+            what, td_describe_bytes(bytes), td_describe_bytes(stats.in_use),
+            td_describe_bytes(can_hold), advice);
+    td_fatal(at, "%s", td_last_error());
 }
 
 static header_slot *new_slot(step *s, td_site at)

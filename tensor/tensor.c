@@ -113,6 +113,7 @@ td_tensor *td_arange_at(int64_t n, td_dtype dtype, td_device device, td_site at)
 td_tensor *td_from_at(const void *values, td_shape shape, td_dtype dtype, td_device device,
                       td_site at)
 {
+    TD_REQUIRE(values != NULL || td_shape_numel(shape) == 0, at, "td_from: the values are NULL");
     td_tensor *t = td_new_at(shape, dtype, device, at);
     if (t != NULL) {
         td_write(t, values, dtype);

@@ -1,6 +1,8 @@
 /* Reads the command line of a small program from a table of options. */
 #include "apps/library/command_line.h"
 #include "tensor/system/number.h"
+#include "tensor/system/text.h"
+#include "tensor/version.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -10,6 +12,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { MOST_OPTIONS = 32, FIRST_KEY = 256 /* beyond every character */, WRONG_USAGE = 64 };
 
@@ -57,25 +60,54 @@ static void take(const td_option *option, char *text, const char *usage)
     *option->number = (int)value;
 }
 
+/* What getopt_long could not read: ':' an option without its value, '?' what no option is. */
+static _Noreturn void refuse_word(char *const *argv, int problem, const td_option *options,
+                                  int count, const char *usage)
+{
+    const char *names[MOST_OPTIONS + 1] = { "help" };
+    int used = 1;
+    char *word = argv[optind - 1], *next = argv[optind];
+    for (int i = 0; i < count; i++) {
+        if (!stands_alone(&options[i])) {
+            names[used++] = options[i].name;
+        } else if (problem == '?' && isdigit(optopt) && options[i].text == NULL) {
+            take(&options[i], next != NULL && next[1] == optopt ? next : word, usage); /* -5 */
+        }
+    }
+    if (problem == ':') {
+        td_refuse_options(usage, "%s: the value is missing", word);
+    }
+    if (strncmp(word, "--", 2) == 0) {
+        td_refuse_options(usage, "unrecognized option '%s'; the nearest is --%s", word,
+                          td_nearest_name(word + 2, names, used));
+    }
+    td_refuse_options(usage, "-%c is no option", optopt);
+}
+
 void td_read_options(int argc, char **argv, const char *usage, const td_option *options)
 {
-    struct option names[MOST_OPTIONS + 2] = { { "help", no_argument, NULL, 'h' } };
+    struct option names[MOST_OPTIONS + 3] = { { "help", no_argument, NULL, 'h' },
+                                              { "version", no_argument, NULL, 'v' } };
     int count = 0;
-    for (int used = 1; options[count].name != NULL; count++) {
+    for (int used = 2; options[count].name != NULL; count++) {
         TD_REQUIRE(count < MOST_OPTIONS, TD_HERE, "more than %d options", MOST_OPTIONS);
         if (!stands_alone(&options[count])) {
             names[used++] =
                 (struct option){ options[count].name, required_argument, NULL, FIRST_KEY + count };
         }
     }
-    for (int key; (key = getopt_long(argc, argv, "h", names, NULL)) != -1;) {
+    opterr = 0;
+    for (int key; (key = getopt_long(argc, argv, ":h", names, NULL)) != -1;) {
         if (key == 'h') {
             print_usage(stdout, usage);
             exit(td_finish());
         }
-        if (key < FIRST_KEY) { /* getopt_long has said what is wrong */
-            print_usage(stderr, usage);
-            exit(WRONG_USAGE);
+        if (key == 'v') {
+            puts("tandem " TANDEM_VERSION);
+            exit(td_finish());
+        }
+        if (key < FIRST_KEY) {
+            refuse_word(argv, key, options, count, usage);
         }
         take(&options[key - FIRST_KEY], optarg, usage);
     }

@@ -84,13 +84,17 @@ td_status td_safetensors_read(const td_safetensors *file, const td_safetensors_e
 /* The header's length, and thereby where the data begin. */
 static td_status read_length(td_safetensors *file)
 {
-    unsigned char first[TD_SAFETENSORS_LENGTH];
+    unsigned char first[TD_SAFETENSORS_LENGTH + 1] = { 0 }; /* with the header's first byte */
     TD_CHECK(file->size >= TD_SAFETENSORS_LENGTH, TD_E_FORMAT,
              "%lld bytes are too few for a safetensors file", (long long)file->size);
-    TD_TRY(read_at(file, 0, first, sizeof first));
-    TD_CHECK(memcmp(first, "PK\3\4", 4) != 0, TD_E_FORMAT,
-             "a PyTorch file (zip), not a safetensors file: load it in Python, and save its "
-             "tensors with safetensors.torch.save_file");
+    TD_TRY(read_at(file, 0, first,
+                   file->size > TD_SAFETENSORS_LENGTH ? sizeof first : sizeof first - 1));
+    const char *kind =
+        first[TD_SAFETENSORS_LENGTH] != '{' ? td_file_kind(first, sizeof first) : NULL;
+    TD_CHECK(kind == NULL, TD_E_FORMAT,
+             "this is %s, not a safetensors file. Tensors are saved in Python by "
+             "safetensors.torch.save_file",
+             kind);
     uint64_t length = 0;
     for (int i = TD_SAFETENSORS_LENGTH - 1; i >= 0; i--) {
         length = length << 8 | first[i];

@@ -2,6 +2,7 @@
 #include "tensor/cpu/isa.h"
 
 #include "tensor/backend.h"
+#include "tensor/system/environment.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -110,6 +111,7 @@ td_isa td_isa_detect(void)
 static td_isa from_environment(td_isa best)
 {
     const char *wish = getenv("TANDEM_CPU_ISA");
+    td_check_environment(); /* every program that computes comes here */
     if (!wish || !*wish) {
         return best;
     }

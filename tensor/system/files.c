@@ -42,6 +42,57 @@ td_status td_file_read(FILE *file, int64_t offset, void *to, size_t size)
     return TD_OK;
 }
 
+const char *td_file_kind(const void *bytes, size_t size)
+{
+    static const struct {
+        size_t at, size;
+        const char *magic, *kind;
+    } table[] = {
+        { 0, 3, "\xff\xd8\xff", "a JPEG image" },
+        { 0, 4, "\x89PNG", "a PNG image" },
+        { 0, 4, "GIF8", "a GIF image" },
+        { 0, 4, "II*\0", "a TIFF image" },
+        { 0, 4, "MM\0*", "a TIFF image" },
+        { 8, 4, "WEBP", "a WebP image" },
+        { 4, 4, "ftyp", "a HEIC or AVIF image, or a video" },
+        { 0, 4, "PK\3\4", "a zip archive, as torch.save writes it (.pt, .pth)" },
+        { 0, 2, "\x1f\x8b", "a gzip archive" },
+        { 0, 6, "\3757zXZ\0", "an xz archive" },
+        { 257, 5, "ustar", "a tar archive" },
+        { 0, 4, "GGUF", "a GGUF model" },
+        { 0, 4, "\x89HDF", "an HDF5 file, as Keras writes it" },
+        { 0, 6, "\x93NUMPY", "a NumPy array" },
+        { 0, 4, "\177ELF", "a program" },
+        { 0, 4, "%PDF", "a PDF" },
+    };
+    const unsigned char *b = bytes;
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        if (size >= table[i].at + table[i].size &&
+            memcmp(b + table[i].at, table[i].magic, table[i].size) == 0) {
+            return table[i].kind;
+        }
+    }
+    if (size >= 2 && b[0] == 0x80 && b[1] >= 2 && b[1] <= 5) { /* the protocol's number */
+        return "a pickle, as Python writes it";
+    }
+    /* The first fields of its protobuf: the format's version, and the name of its producer. */
+    bool onnx = size >= 3 && b[0] == 0x08 && b[1] >= 3 && b[1] < 32 && b[2] == 0x12;
+    return onnx ? "an ONNX model" : NULL;
+}
+
+/* What is too long is often another kind of file. */
+static td_status too_long(FILE *file, const char *path, int64_t size, const char *what,
+                          int64_t most)
+{
+    unsigned char first[512] = { 0 };
+    const char *kind = td_file_kind(first, fread(first, 1, sizeof first, file));
+    return td_fail(TD_E_FORMAT,
+                   "%s: %lld bytes%s%s%s are more than the %lld that are taken for %s; make it "
+                   "smaller",
+                   path, (long long)size, kind != NULL ? " (" : "", kind != NULL ? kind : "",
+                   kind != NULL ? ")" : "", (long long)most, what);
+}
+
 td_status td_read_file(const char *path, const char *what, int64_t most, char **bytes, size_t *size)
 {
     FILE *file;
@@ -54,10 +105,7 @@ td_status td_read_file(const char *path, const char *what, int64_t most, char **
     if (!known) {
         status = td_fail(TD_E_IO, "%s: cannot be read: %s", path, strerror(errno));
     } else if (!fits) {
-        status = td_fail(TD_E_FORMAT,
-                         "%s: %lld bytes are more than the %lld that are taken for %s; make it "
-                         "smaller",
-                         path, (long long)info.st_size, (long long)most, what);
+        status = too_long(file, path, info.st_size, what, most);
     } else if (*bytes == NULL) {
         status = td_fail(TD_E_NOMEM, "%s: no memory for %zu bytes", path, *size);
     } else if ((status = td_file_read(file, 0, *bytes, *size)) != TD_OK) {

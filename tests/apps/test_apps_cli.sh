@@ -75,6 +75,9 @@ for command in 'wine_single --batch-size' 'wine_single' 'wine_ddp_launch 3' 'win
     # shellcheck disable=SC2086
     fails "$command 5x" 64 ": [-A-Za-z_]*: '5x' is not a whole number" "$apps"/$command 5x
 done
+fails 'a misspelt option of a lesson' 64 "^cifar_single: unrecognized option '--epoch-count=2'; the nearest is --epochs$" \
+    "$apps/cifar_single" --epoch-count=2
+fails 'a negative number of epochs' 64 '^wine_single: [A-Z_]*: -5 is out of range' "$apps/wine_single" -5
 fails 'it names the option' 64 "^cifar_single: --epochs: '5x'" "$apps/cifar_single" --epochs 5x
 fails 'group_basics: a rank that is no number' 64 "^group_basics: RANK: '0x'" "$apps/group_basics" 0x 2 tcp://127.0.0.1:1
 fails 'cifar_dp: more devices than there can be' 64 '--devices N' "$apps/cifar_dp" --devices 17

@@ -33,10 +33,11 @@ static td_status parse(filled *f, const char *yaml)
 
 /* ---- the table ---- */
 
-/* The article's table, key by key. */
+/* The article's table, key by key; its 1000 classes are ImageNet's, here they come from the folder.
+ */
 static const char *const article[][2] = {
     { "MODEL.ARCH", "resnet18" },
-    { "MODEL.NUM_CLASSES", "1000" },
+    { "MODEL.NUM_CLASSES", "None" },
     { "MODEL.PRETRAINED", "False" },
     { "MODEL.SYNCBN", "False" },
     { "MODEL.WEIGHTS", "None" },

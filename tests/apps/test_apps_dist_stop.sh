@@ -68,6 +68,7 @@ same 'to the same bits' whole one
 $terminal '== step: \[  4/8\] \[1/2\]' 1 "$apps/cifar_resnet18" --spawn 2 $few --save other >out 2>&1
 works 'with one process instead of two' "$apps/cifar_resnet18" --spawn 1 --resume other --save other
 says 'it goes on in the same part of the epoch' '^resumed from other after step (([89]|1[0-9]) of epoch 1|[0-9]+ of epoch 2|0 of epoch 3)$'
+says 'with another batch, which it says' '^1 ranks, and 2 when it was saved: together their batches have [0-9]+ samples, not [0-9]+$'
 says 'to the end' '^== step: \[ 16/16\] \[2/2\] '
 
 # A lesson knows nothing of signals: Ctrl-C ends all its processes.

@@ -23,7 +23,7 @@ says 'progress' '^step 10/40  loss 5\.[0-9]+  lr 4\.50e-04  [0-9]+ tokens/s  ETA
 says 'a validation' '^validation  loss 4\.[0-9]+  perplexity [0-9.]+  6\.[0-9]+ bits a token$'
 validations out >whole
 head -1 log/metrics.csv >head
-echo 'step,train/loss,train/epoch_loss,train/epoch_accuracy,lr,tokens_per_second,test/loss,test/accuracy' >expected
+echo 'step,train/loss,train/epoch_loss,train/epoch_accuracy,lr,tokens_per_second,test/loss,test/accuracy,epoch' >expected
 same 'metrics' expected head
 weights model.st >expected
 weights best.st >best

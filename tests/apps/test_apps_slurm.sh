@@ -18,7 +18,7 @@ ln -s "$apps"/* "$repository/apps/slurm" "$work/here/apps/"
 ln -s "$repository/data" "$work/here/data"
 cd "$work/here" || exit 1
 
-works 'the cluster is up' slurm_up
+works 'the cluster is up' slurm_up "$work/slurm"
 export OMP_NUM_THREADS=1 PROCS_PER_NODE=1
 
 job_ends_well() { # job_ends_well NAME FILE OPTIONS...: sbatch; its output goes to $work/out
@@ -129,5 +129,7 @@ says 'TERM from Slurm: it stops with a checkpoint' 'stopped after step [0-9]+ of
 works 'and goes on' srun --nodes 2 --ntasks 2 apps/cifar_resnet18 --resume cancelled --epochs 1
 says 'in mid-epoch' '^resumed from cancelled after step '
 
+works 'a cluster for one command' env -u SLURM_CONF bash "$repository/apps/slurm/one_machine.sh" srun --nodes 2 --ntasks 2 sh -c 'echo "$SLURMD_NODENAME"'
+says '  on both nodes' '^n2$'
 fails 'a wrong option is told' 64 'unrecognized option' srun --ntasks 1 apps/cifar_ddp_slurm --nonsense
 done_testing

@@ -32,7 +32,7 @@ same 'what lies in OUT_DIR' expected seen
 test "$(ls whole/checkpoints | tr '\n' ' ')" = 'ckpt_ep_001 ckpt_ep_002 ckpt_ep_003 '
 tap $? 'a checkpoint for each epoch' listed
 head -n 1 whole/metrics.csv >head
-echo 'step,train/loss,train/epoch_loss,train/epoch_accuracy,lr,images_per_second,test/loss,test/accuracy,train/epoch_accuracy_k,test/accuracy_k,data_wait_seconds,epoch' >expected
+echo 'step,train/loss,train/epoch_loss,train/epoch_accuracy,lr,images_per_second,test/loss,test/accuracy,epoch,train/epoch_accuracy_k,test/accuracy_k,data_wait_seconds' >expected
 same 'metrics.csv' expected head
 test "$(wc -l <whole/metrics.csv)" -eq 13
 tap $? '9 steps and 3 tests in it' whole/metrics.csv
@@ -182,7 +182,32 @@ fails 'no such folder' 1 "TRAIN.DATASET and TRAIN.SPLIT: there is no folder 'now
 fails 'no test folder' 1 "TEST.DATASET and TEST.SPLIT: there is no folder 'data/test'" "${net[@]}" OUT_DIR x TEST.SPLIT test
 fails 'too few classes' 1 'data have 5 classes.*MODEL.NUM_CLASSES 4: set it to 5' "${net[@]}" OUT_DIR x MODEL.NUM_CLASSES 4
 fails 'a batch of one image' 1 'TRAIN.BATCH_SIZE 1 with images of TRAIN.IM_SIZE 32' "${net[@]}" OUT_DIR x TRAIN.BATCH_SIZE 1
-fails 'more than there are' 1 'TRAIN.BATCH_SIZE 64: .*12 samples give no batch of 64' "${net[@]}" OUT_DIR x TRAIN.BATCH_SIZE 64
+fails 'more than there are' 1 'TRAIN.BATCH_SIZE 64: there are 12 training images; give 12 or fewer$' "${net[@]}" OUT_DIR x TRAIN.BATCH_SIZE 64
+mkdir -p taken
+(
+    flock 9
+    echo 4711 >taken/lock
+    exec sleep 60
+) 9>taken/lock &
+holder=$!
+until [ -s taken/lock ]; do sleep 0.02; done
+fails 'a folder where a run writes' 1 'OUT_DIR taken: another run \(pid 4711\) writes there; wait for it, or give another' "${net[@]}" OUT_DIR taken
+kill $holder
+works 'as many classes as folders' "${net[@]}" OUT_DIR counted MODEL.NUM_CLASSES None OPTIM.MAX_EPOCH 1 OPTIM.WARMUP_EPOCHS 0 --quiet
+grep -q '^  NUM_CLASSES: 5$' counted/config.yaml
+tap $? '  which its settings say' counted/config.yaml
+! grep -q '^Epoch' out
+tap $? '  and --quiet prints no steps' out
+works '  and which a test reads from the file' "$apps/test_net" --cfg counted/config.yaml MODEL.NUM_CLASSES None
+python3 -c "
+import csv, json
+rows = [json.loads(line) for line in open('counted/metrics.jsonl')]
+table = list(csv.DictReader(open('counted/metrics.csv')))
+assert len(rows) == len(table) > 0
+for a, b in zip(rows, table):
+    assert a == {k: int(v) if k == 'step' else float(v) for k, v in b.items() if v}, (a, b)" >json 2>&1
+tap $? 'metrics.jsonl has the numbers of metrics.csv' json
+fails 'a configuration that is an image' 1 'large.jpg:1: this is not YAML' "$apps/train_net" --cfg "$pictures/large.jpg" --keys
 fails 'a checkpoint of other classes' 1 'MODEL.NUM_CLASSES 6: whole/checkpoints/ckpt_ep_003 was trained with MODEL.NUM_CLASSES 5' \
     "${net[@]}" OUT_DIR whole MODEL.NUM_CLASSES 6
 says 'and what to do' 'give the same to go on, or another OUT_DIR to begin again$'

@@ -142,6 +142,10 @@ fails 'a killed rank that ends after its survivor' 137 'rank 1 failed first: sig
         if [ $RANK = 1 ]; then until [ -e told ]; do sleep 0.01; done; sleep 0.2; kill -KILL $$; fi
         echo "rank 1 (pid $(cat pid.1)) has died" >"$TANDEM_ERROR_FILE"; touch told; exit 1' "$dir"
 fails 'no such program' 127 'cannot start ./nowhere: no such program' tdrun ./nowhere
+touch "$work/train.py" "$work/prog.c"
+fails 'a script without python3' 127 'cannot start .*/train\.py: not executable: give python3 in front of it' tdrun "$work/train.py"
+fails 'C source' 127 'cannot start .*/prog\.c: C source: compile it' tdrun "$work/prog.c"
+fails 'a folder' 127 'cannot start .*: a folder; name the program in it' tdrun "$work"
 fails 'nor on PATH' 127 'cannot start nowhere: no such program on PATH \(in this folder: ./NAME\)' tdrun nowhere
 begin=$SECONDS
 fails 'workers that ignore SIGTERM' 7 'rank 1 failed' tdrun --nproc-per-node 2 --grace 0.5 \
@@ -320,6 +324,18 @@ code_is 'two nodes: node 1' 0 $? "$work/second"
 file_says 'two nodes: ranks on node 0' "$work/first" '^env RANK=1 LOCAL_RANK=1 GROUP_RANK=0 WORLD_SIZE=3 LOCAL_WORLD_SIZE=2 GROUP_WORLD_SIZE=2 '
 file_says 'two nodes: ranks on node 1' "$work/second" '^env RANK=2 LOCAL_RANK=0 GROUP_RANK=1 WORLD_SIZE=3 LOCAL_WORLD_SIZE=1 GROUP_WORLD_SIZE=2 '
 file_says 'two nodes: they meet' "$work/second" '^met rank=2 world=3 local=0/1 sum=3 '
+
+port=$(free_port)
+node 0 first "$worker" env meet # the host comes first, and says for whom it waits
+first=$pid
+for ((i = 0; i < 300; i++)); do
+    ! grep -q 'waiting for' "$work/first" || break
+    sleep 0.1
+done
+node 1 second "$worker" env meet
+wait "$pid" "$first"
+code_is 'a node that comes late' 0 $? "$work/first"
+file_says '  the first says so' "$work/first" "^tdrun: waiting for 1 of 2 nodes at 127.0.0.1:$port\$"
 
 port=$(free_port)
 dir=$(notes spread)

@@ -7,6 +7,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define DEFAULT_FOLDER "data/cifar10"
@@ -19,6 +20,14 @@ static void announce_synthetic(FILE *out, const char *folder)
             "*** To train on CIFAR-10 (170 MB): --download, or --data FOLDER if you have it.\n",
             folder);
     fflush(out);
+}
+
+/* Whether stdout and stderr go to one file or pipe. */
+static bool same_file(void)
+{
+    struct stat out, err;
+    return fstat(STDOUT_FILENO, &out) == 0 && fstat(STDERR_FILENO, &err) == 0 &&
+           out.st_dev == err.st_dev && out.st_ino == err.st_ino;
 }
 
 /* May fail if no folder was named: there are still synthetic images. */
@@ -45,7 +54,7 @@ static td_status find(const cifar_source *source, cifar_data *data)
                                  .limit = source->limit, .seed = source->seed));
     if (data->whole_train->synthetic && ranks_first()) {
         announce_synthetic(stdout, DEFAULT_FOLDER);
-        if (!isatty(STDOUT_FILENO)) { /* then whoever started it sees only this */
+        if (!isatty(STDOUT_FILENO) && !same_file()) { /* then whoever started it sees only this */
             announce_synthetic(stderr, DEFAULT_FOLDER);
         }
     }

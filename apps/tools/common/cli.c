@@ -108,8 +108,10 @@ bool cli_is_choice(const char *choices, const char *text, char *why, size_t size
             return true;
         }
     }
-    return cli_no(why, size, "'%.80s' is not one of %s; the nearest is %s", text, choices,
-                  td_nearest_name(text, words, count));
+    const char *nearest = td_nearest_name(text, words, count);
+    bool alike = nearest[0] == text[0];
+    return cli_no(why, size, "'%.80s' is not one of %s%s%s", text, choices,
+                  alike ? "; the nearest is " : "", alike ? nearest : "");
 }
 
 static bool set_text(const cli_option *option, const char *text, char *why, size_t size)

@@ -1,4 +1,4 @@
-/* Writes the metrics of a run: a CSV file, and TensorBoard's event records. */
+/* Writes the metrics of a run: a CSV file, the same as JSON, and TensorBoard's event records. */
 #include "apps/tools/common/log.h"
 
 #include "tensor/extra/protobuf.h"
@@ -16,8 +16,8 @@
 #include <unistd.h>
 
 struct metrics {
-    char path[4096], events_path[4096];
-    FILE *csv, *events;
+    char path[4096], json_path[4096], events_path[4096];
+    FILE *csv, *json, *events;
     const char *const *names;
     int count;
 };
@@ -118,7 +118,8 @@ long log_kept_bytes(const char *path, int64_t step)
     size_t size = 0;
     long end = 0;
     for (ssize_t n = 0; old != NULL && (n = getline(&line, &size, old)) > 0 &&
-                        line[n - 1] == '\n' && strtoll(line, NULL, 10) <= step;) {
+                        line[n - 1] == '\n' &&
+                        strtoll(line + strcspn(line, "0123456789"), NULL, 10) <= step;) {
         end += n;
     }
     free(line);
@@ -150,21 +151,28 @@ static td_status copy_file(const char *from_path, const char *path)
     return status;
 }
 
-static td_status open_csv(metrics *m, int64_t first_step)
+/* A file of rows, with those up to first_step. *kept: it has such rows. */
+static td_status open_rows(const char *path, int64_t first_step, FILE **file, bool *kept)
 {
     char old[4096 + 8];
-    snprintf(old, sizeof(old), "%s.old", m->path);
-    TD_TRY(copy_file(m->path, old));
-    long kept = first_step > 0 ? log_kept_bytes(m->path, first_step) : 0;
-    m->csv = fopen(m->path, "a");
-    if (m->csv == NULL || ftruncate(fileno(m->csv), kept) != 0) {
-        return cannot_write(m->path);
-    }
-    fputs(kept > 0 ? "" : "step", m->csv);
-    for (int i = 0; i < m->count && kept == 0; i++) {
+    snprintf(old, sizeof(old), "%s.old", path);
+    TD_TRY(copy_file(path, old));
+    long bytes = first_step > 0 ? log_kept_bytes(path, first_step) : 0;
+    *file = fopen(path, "a");
+    *kept = bytes > 0;
+    return *file != NULL && ftruncate(fileno(*file), bytes) == 0 ? TD_OK : cannot_write(path);
+}
+
+static td_status open_tables(metrics *m, int64_t first_step)
+{
+    bool kept;
+    TD_TRY(open_rows(m->json_path, first_step, &m->json, &kept));
+    TD_TRY(open_rows(m->path, first_step, &m->csv, &kept));
+    fputs(kept ? "" : "step", m->csv);
+    for (int i = 0; i < m->count && !kept; i++) {
         fprintf(m->csv, ",%s", m->names[i]);
     }
-    fputs(kept > 0 ? "" : "\n", m->csv);
+    fputs(kept ? "" : "\n", m->csv);
     return fflush(m->csv) == 0 ? TD_OK : cannot_write(m->path);
 }
 
@@ -179,7 +187,8 @@ td_status metrics_open(const char *dir, const char *const *names, int count, int
     m->names = names;
     m->count = count;
     snprintf(m->path, sizeof(m->path), "%s/metrics.csv", dir);
-    td_status status = open_csv(m, first_step);
+    snprintf(m->json_path, sizeof(m->json_path), "%s/metrics.jsonl", dir);
+    td_status status = open_tables(m, first_step);
     status = status == TD_OK ? open_events(m, dir) : status;
     if (status != TD_OK) {
         metrics_close(m);
@@ -192,7 +201,11 @@ td_status metrics_open(const char *dir, const char *const *names, int count, int
 td_status metrics_write(metrics *m, int64_t step, const double *values)
 {
     fprintf(m->csv, "%" PRId64, step);
+    fprintf(m->json, "{\"step\": %" PRId64, step);
     for (int i = 0; i < m->count; i++) {
+        if (isfinite(values[i])) { /* JSON has no others */
+            td_fprintf(m->json, ", \"%s\": %.9g", m->names[i], values[i]);
+        }
         if (isnan(values[i])) {
             fputc(',', m->csv);
         } else {
@@ -200,9 +213,9 @@ td_status metrics_write(metrics *m, int64_t step, const double *values)
         }
     }
     fputc('\n', m->csv);
-    if (fflush(m->csv) != 0) {
-        return cannot_write(m->path);
-    }
+    fputs("}\n", m->json);
+    TD_TRY(fflush(m->csv) == 0 ? TD_OK : cannot_write(m->path));
+    TD_TRY(fflush(m->json) == 0 ? TD_OK : cannot_write(m->json_path));
     return write_event(m, step, values);
 }
 
@@ -211,11 +224,11 @@ void metrics_close(metrics *m)
     if (m == NULL) {
         return;
     }
-    if (m->csv != NULL) {
-        fclose(m->csv);
-    }
-    if (m->events != NULL) {
-        fclose(m->events);
+    FILE *const files[] = { m->csv, m->json, m->events };
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        if (files[i] != NULL) {
+            fclose(files[i]);
+        }
     }
     free(m);
 }

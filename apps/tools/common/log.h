@@ -1,6 +1,6 @@
 /* What a run logs, and where it may write. A folder of metrics has DIR/metrics.csv for people and
- * scripts, and a TensorBoard event file (`tensorboard --logdir DIR`). Both have the same scalars
- * under the same names. */
+ * scripts, DIR/metrics.jsonl (a JSON object a line) for programs, and a TensorBoard event file
+ * (`tensorboard --logdir DIR`). All have the same scalars under the same names. */
 #pragma once
 
 #include "tandem.h"
@@ -10,12 +10,13 @@
 typedef struct metrics metrics;
 
 /* Makes the folder if need be. names[count]: the scalars ("train/loss"), the CSV's columns after
- * step. A run that starts at step 0 copies an older metrics.csv to metrics.csv.old; one that
+ * step. A run that starts at step 0 copies older files to metrics.csv.old and .jsonl.old; one that
  * resumes at `first_step` keeps its rows up to there and goes on below them. */
 td_status metrics_open(const char *dir, const char *const *names, int count, int64_t first_step,
                        metrics **out);
 
-/* One row: the scalars in the order of the names; NaN: none (an empty cell). Written at once. */
+/* One row: the scalars in the order of the names; NaN: none (an empty cell, no key). Written at
+ * once. */
 td_status metrics_write(metrics *m, int64_t step, const double *values);
 
 void metrics_close(metrics *m); /* NULL is fine */

@@ -48,7 +48,8 @@ void signals_catch(bool speaks)
             sigaction(caught[i], &action, NULL);
         }
     }
-    /* A file that reaches ulimit -f: writing then fails, as on a full disk, and says so. */
+    /* A file that reaches ulimit -f: writing then fails, as on a full disk, and says so; also the
+     * model's, after the training. */
     signal(SIGXFSZ, SIG_IGN);
 }
 
@@ -61,7 +62,6 @@ void signals_restore(void)
             signal(caught[i], SIG_DFL);
         }
     }
-    signal(SIGXFSZ, SIG_DFL);
 }
 
 bool stop_requested(void)

@@ -454,7 +454,7 @@ td_status train_loop(train_run *r)
     TD_TRY(prepare(r));
     td_autotune_first_step(); /* --summary's was none */
     signals_catch(ranks_first());
-    progress_begin(&r->progress, ranks_first(),
+    progress_begin(&r->progress, ranks_first() && !r->args.quiet,
                    r->args.epochs * td_loader_batches(r->loader) - train_steps_done(r));
     r->progress.tokens = r->task->tokens;
     if (r->task->begins != NULL) {
@@ -478,7 +478,7 @@ td_status train_loop(train_run *r)
         TD_TRY(test(r));
         TD_TRY(save_model(r));
     }
-    if (td_is_ddp(r->net) && ranks_first()) {
+    if (td_is_ddp(r->net) && ranks_first() && !r->stop && !r->args.quiet) {
         td_ddp_print_stats(r->net, stdout);
     }
     TD_TRY(train_report_end(r));

@@ -29,6 +29,8 @@ void train_args_machine_options(train_args *args)
         cli_text("trace", "FILE", &args->files.trace,
                  "Write a timeline for Perfetto or chrome://tracing"),
         cli_flag("summary", &args->summary, "Print the model's layers first"),
+        cli_flag("quiet", &args->quiet,
+                 "Print no lines of steps and epochs; results and errors stay"),
         cli_flag("debug-nan", &args->compute.debug_nan,
                  "Check every operation for NaN and infinity, and name the first that makes one "
                  "(slow)"),
@@ -120,7 +122,7 @@ static void file_options(train_args *args, const char *save_help)
                  "Continue from the latest checkpoint if there is one: for programs that are "
                  "started again, as tdrun does"),
         cli_text("log-dir", "DIR", &args->files.log_dir,
-                 "Write metrics.csv and a TensorBoard event file into this folder"),
+                 "Write metrics.csv, metrics.jsonl and a TensorBoard event file into this folder"),
         cli_int("hash-every", &args->files.hash_every, 0, 1e9,
                 "Write hashes of every N-th step into --log-dir, of all that it computes and "
                 "changes: apps/compare finds where two runs part; 0: off"),
@@ -181,7 +183,7 @@ void train_args_rank_options(train_args *args)
                  "each cut into two); gpt: pp=2,dp=2,tp=2 (two stages, with matrices in two "
                  "slices, of a model); *: what is left. Without: TANDEM_MESH, which tdrun --mesh "
                  "sets",
-                 .choices = "DIM=N,...", .fits = train_mesh_fits),
+                 .choices = "DIM=N,... with pp, rep, dp, tp", .fits = train_mesh_fits),
         { 0 }
     };
     train_args_add(args, table);

@@ -63,7 +63,7 @@ typedef struct train_args {
     train_files files;
     train_ranks ranks;
     train_recipe recipe;
-    bool summary;
+    bool summary, quiet;
     reports reports;
     td_device device; /* compute.device_name, read by train_args_apply */
     train_words words;

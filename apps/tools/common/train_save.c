@@ -393,5 +393,13 @@ td_status train_resume(train_run *r)
     td_optim_set_lr(r->optim, r->args.lr); /* --lr may be given again */
     td_printf_rank0("resumed from %s after step %" PRId64 " of epoch %" PRId64 "\n",
                     r->args.files.resume, r->state.batch, r->state.epoch + 1);
+    int64_t before, now = train_world(r);
+    TD_TRY(read_count(r->args.files.resume, "world", 1, MOST_RANKS, &before));
+    if (before != now && r->args.ranks.leaves == 0) {
+        td_printf_rank0("%" PRId64 " ranks, and %" PRId64
+                        " when it was saved: together their batches "
+                        "have %" PRId64 " samples, not %" PRId64 "\n",
+                        now, before, now * r->args.batch_size, before * r->args.batch_size);
+    }
     return TD_OK;
 }

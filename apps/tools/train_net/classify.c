@@ -4,7 +4,10 @@
 #include "dist/comm/collectives.h"
 #include "tensor/system/folders.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -20,8 +23,6 @@ static void take_settings(classify_run *c)
     r->args.words = (train_words){ "OPTIM.BASE_LR", "TRAIN.DATASET and TRAIN.SPLIT", "DEVICE",
                                    "PRECISION", "TRAIN.GRAPH" };
     r->args.recipe.drop_last = true;
-    r->args.recipe.top_k =
-        s->train.topk < s->model.num_classes ? s->train.topk : s->model.num_classes;
 }
 
 static td_status read_settings(classify_run *c, const cli_rest *rest)
@@ -29,7 +30,12 @@ static td_status read_settings(classify_run *c, const cli_rest *rest)
     train_args *args = &c->base.args;
     settings_keys(&c->s, &c->base);
     if (c->cfg != NULL) {
-        TD_TRY(config_read(args, c->cfg));
+        char name[CLI_TEXT_BYTES], source[CLI_TEXT_BYTES + 16], path[TD_SHARED_PATH];
+        bool word = strpbrk(c->cfg, "./") == NULL && access(c->cfg, F_OK) != 0;
+        snprintf(name, sizeof name, "config/%.200s.yaml", c->cfg);
+        snprintf(source, sizeof source, "apps/tools/%s", name);
+        bool shared = word && td_shared_file(name, source, path);
+        TD_TRY(config_read(args, shared ? path : c->cfg));
     }
     TD_TRY(config_override(args, rest->values, rest->count));
     return settings_check(&c->s, args);
@@ -43,8 +49,8 @@ static td_status classify_read_command_line(classify_run *c, const char *descrip
     cli_rest rest = { .name = "[KEY VALUE]...", .least = 0 };
     const cli_option table[] = {
         cli_text("cfg", "FILE", &c->cfg,
-                 "Settings (YAML), such as apps/tools/config/resnet18.yaml; KEY VALUE pairs are "
-                 "set after it"),
+                 "Settings: a file (YAML), or the name of one that comes with tandem (resnet18); "
+                 "KEY VALUE pairs are set after it"),
         cli_flag("keys", &c->keys,
                  "Print all keys with the values that the run would have, as YAML with "
                  "explanations, and end"),
@@ -144,12 +150,37 @@ static td_status make_out_dir(const classify_run *c)
     return status == TD_OK ? TD_OK : td_fail_context(status, "OUT_DIR");
 }
 
+/* Two runs in one folder would go on from each other's checkpoints. The lock ends with the process;
+ * where a file system has no locks there is none. */
+static td_status lock_out_dir(const classify_run *c)
+{
+    char path[TRAIN_PATH_BYTES], pid[32] = "";
+    snprintf(path, sizeof path, "%s/lock", c->s.out_dir);
+    int fd = ranks_first() ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666) : -1;
+    if (fd < 0) {
+        return TD_OK;
+    }
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+        ssize_t length = read(fd, pid, sizeof pid - 1);
+        close(fd);
+        return td_fail(TD_E_IO,
+                       "OUT_DIR %s: another run (pid %.*s) writes there; wait for it, or give "
+                       "another OUT_DIR",
+                       c->s.out_dir, length > 0 ? (int)strcspn(pid, "\n") : 1,
+                       length > 0 ? pid : "?");
+    }
+    return ftruncate(fd, 0) == 0 && dprintf(fd, "%ld\n", (long)getpid()) > 0
+               ? TD_OK
+               : td_fail(TD_E_IO, "%s: cannot be written: %s", path, strerror(errno));
+}
+
 td_status classify_begin(classify_run *c)
 {
     train_run *r = &c->base;
     TD_TRY(train_mesh(r));
     TD_TRY(check_batch(c));
     TD_TRY(make_out_dir(c));
+    TD_TRY(c->tests_only ? TD_OK : lock_out_dir(c));
     if (c->base.args.seed == CONFIG_NONE) {
         TD_TRY(draw_seed(c));
     }

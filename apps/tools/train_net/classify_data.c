@@ -1,6 +1,7 @@
 /* The folders of images (or noise) that a classifier is trained and tested on. */
 #include "apps/tools/train_net/classify.h"
 
+#include <stdlib.h>
 #include <unistd.h>
 
 static const td_image_folder_transform plain = { .mean = { 0.485f, 0.456f, 0.406f },
@@ -64,6 +65,18 @@ static td_status data_open(const classify_run *c, bool tests, const td_class_nam
 
 /* ---- classes ---- */
 
+enum { USUAL_CLASSES = 1000 }; /* ImageNet's: of weights that do not say how many, and of noise */
+
+/* MODEL.NUM_CLASSES, where it is None. */
+static void set_classes(classify_run *c, int64_t classes)
+{
+    train_args *args = &c->base.args;
+    if (c->s.model.num_classes == CONFIG_NONE) {
+        c->s.model.num_classes = classes > 0 ? classes : USUAL_CLASSES;
+    }
+    args->options[config_find(args, "MODEL.NUM_CLASSES")].given = true; /* no longer None */
+}
+
 /* The names in the file that the model comes from. */
 static td_status read_known(classify_run *c)
 {
@@ -80,6 +93,8 @@ static td_status read_known(classify_run *c)
         return TD_OK; /* loading it says why */
     }
     if (status == TD_OK) {
+        const char *classes = td_safetensors_metadata(file, "model.classes");
+        set_classes(c, classes != NULL ? strtoll(classes, NULL, 10) : 0);
         status = notes_read_classes(path, file, c->s.model.num_classes, &c->known);
         td_safetensors_close(file);
     }
@@ -122,6 +137,19 @@ static td_status open_renamed(classify_run *c)
     return data_open(c, false, &c->known, &c->train_data);
 }
 
+/* The loader leaves out what is no full batch, or batch normalisation might get a single image. */
+static td_status check_fills_a_batch(const classify_run *c)
+{
+    int64_t ranks = td_dist_world_size(), batch = c->base.args.batch_size;
+    int64_t most = c->train_data != NULL ? (c->train_data->length + ranks - 1) / ranks : batch;
+    return batch <= most || c->base.args.ranks.leaves > 0
+               ? TD_OK
+               : td_fail(TD_E_ARG,
+                         "TRAIN.BATCH_SIZE %" PRId64 ": there are %" PRId64
+                         " training images%s; give %" PRId64 " or fewer",
+                         batch, c->train_data->length, ranks > 1 ? " for all ranks" : "", most);
+}
+
 static td_status check_count(const classify_run *c)
 {
     const td_dataset *data = c->train_data != NULL ? c->train_data : c->test_data;
@@ -145,6 +173,9 @@ static td_status check_count(const classify_run *c)
 
 static td_status open_data(classify_run *c)
 {
+    if (c->s.model.dummy_input) {
+        set_classes(c, USUAL_CLASSES);
+    }
     TD_TRY(read_known(c));
     td_status status = c->tests_only ? TD_OK
                        : may_rename(c) && c->known.count > 0
@@ -156,6 +187,7 @@ static td_status open_data(classify_run *c)
     }
     TD_TRY(status);
     const td_dataset *train = c->train_data;
+    set_classes(c, train != NULL ? train->classes : 0);
     td_class_names names = c->known;
     if (train != NULL && train->class_names != NULL) {
         names = (td_class_names){ (char **)(uintptr_t)train->class_names, train->classes };
@@ -171,6 +203,9 @@ td_status classify_open(train_run *r)
     classify_run *c = (classify_run *)r;
     r->args.workers = c->s.train.workers;
     TD_TRY(open_data(c));
+    TD_TRY(check_fills_a_batch(c));
+    r->args.recipe.top_k =
+        c->s.train.topk < c->s.model.num_classes ? c->s.train.topk : c->s.model.num_classes;
     r->train = c->train_data;
     r->tests.data = c->test_data;
     const td_dataset *data = r->train != NULL ? r->train : r->tests.data;

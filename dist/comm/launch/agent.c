@@ -15,6 +15,7 @@
 static const double LOST_GRACE = 2;
 static const double END_PATIENCE = 3;  /* seconds to wait for the coordinator after a signal */
 static const double LOOK_EVERY = 0.02; /* seconds between the coordinator's looks */
+static const double TELL_AFTER = 3;    /* seconds of waiting for other nodes */
 
 typedef struct agent {
     const td_launch_options *options;
@@ -28,6 +29,7 @@ typedef struct agent {
     bool stop_ordered; /* "stopped" must be sent when no worker runs */
     bool ending;       /* the agent ends when no worker runs */
     bool again;        /* this node was given up and may join again */
+    bool told;         /* that nodes are missing */
     int code;
     int left; /* the signal that ended this launcher, or 0 */
     double left_at, last_beat;
@@ -194,12 +196,23 @@ static bool is_over(const agent *a)
     return told && td_workers_running(a->workers) == 0;
 }
 
+static void agent_tell_missing(agent *a)
+{
+    int missing = td_coordinator_missing(a->coordinator, TELL_AFTER);
+    if (missing > 0 && !a->told) {
+        a->told = true;
+        td_launch_say(a->watch, false, "waiting for %d of %d nodes at %s:%d", missing,
+                      a->options->min_nodes, a->options->host, a->options->port);
+    }
+}
+
 /* The next signal, or 0. Meanwhile the coordinator has its turn. */
-static int agent_wait_a_little(const agent *a)
+static int agent_wait_a_little(agent *a)
 {
     double wait = a->options->monitor_interval;
     if (a->coordinator != NULL) {
         td_coordinator_look(a->coordinator);
+        agent_tell_missing(a);
         wait = wait < LOOK_EVERY ? wait : LOOK_EVERY;
     }
     return td_signal_watch_wait(a->watch, wait);

@@ -196,6 +196,12 @@ static void start_round(td_coordinator *c)
     coordinator_enter(c, RUNNING);
 }
 
+int td_coordinator_missing(const td_coordinator *c, double seconds)
+{
+    bool waits = c->phase == GATHERING && c->now > c->since + seconds;
+    return waits ? c->options->min_nodes - td_coordinator_alive(c) : 0;
+}
+
 static void look_gathering(td_coordinator *c)
 {
     int alive = td_coordinator_alive(c);

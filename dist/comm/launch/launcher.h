@@ -148,6 +148,8 @@ typedef struct td_coordinator td_coordinator;
 td_coordinator *td_coordinator_new(const td_launch_options *options, td_store *store); /* or NULL */
 /* Reads what has come, and decides. */
 void td_coordinator_look(td_coordinator *c);
+/* The number of missing nodes, if none has come for some seconds; otherwise 0. */
+int td_coordinator_missing(const td_coordinator *c, double seconds);
 /* NULL is fine. Whether a node was lost, which the end cannot reach. */
 bool td_coordinator_free(td_coordinator *c);
 

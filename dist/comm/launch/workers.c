@@ -172,6 +172,23 @@ static td_status open_stream(td_workers *w, int local, int which, int *fd)
 
 /* ---- starting ---- */
 
+/* Why a program cannot be started, after execvp. */
+static const char *why_not_started(const char *name, int error)
+{
+    struct stat info;
+    const char *dot = strrchr(name, '.');
+    bool there = stat(name, &info) == 0, on_path = strchr(name, '/') == NULL;
+    return there && S_ISDIR(info.st_mode) ? "a folder; name the program in it"
+           : there && dot != NULL && strcmp(dot, ".py") == 0
+               ? "not executable: give python3 in front of it, or chmod +x and ./NAME"
+           : there && dot != NULL && strcmp(dot, ".c") == 0
+               ? "C source: compile it, and name the program"
+           : error == EACCES ? "not allowed to run it (chmod +x)"
+           : error != ENOENT ? "not a program"
+           : on_path         ? "no such program on PATH (in this folder: ./NAME)"
+                             : "no such program";
+}
+
 _Noreturn static void exec_worker(const td_workers *w, int local, int out, int err)
 {
     char why[PATH_MAX];
@@ -179,12 +196,8 @@ _Noreturn static void exec_worker(const td_workers *w, int local, int out, int e
     (void)dup2(err, STDERR_FILENO);
     workers_set_environment(w, local);
     execvp(w->options->argv[0], w->options->argv);
-    bool on_path = strchr(w->options->argv[0], '/') == NULL;
     snprintf(why, sizeof(why), "cannot start %s: %s", w->options->argv[0],
-             errno == ENOENT
-                 ? on_path ? "no such program on PATH (in this folder: ./NAME)" : "no such program"
-             : errno == EACCES ? "not allowed to run it"
-                               : "not a program");
+             why_not_started(w->options->argv[0], errno));
     td_error_report_to(NULL); /* into the worker's file, whoever started this launcher */
     td_error_report(why);
     _exit(127);

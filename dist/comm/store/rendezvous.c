@@ -28,6 +28,7 @@
 enum { HOST_BYTES = 288, NAMED_WORLD = 4096 /* ranks: larger worlds' missing ranks are counted */ };
 
 static const double DEFAULT_TIMEOUT = 300;
+static const double TELL_AFTER = 3; /* seconds of waiting for other ranks */
 static const double LAST_WORDS = 2; /* seconds that a rank which fails waits for a reader */
 /* Seconds for other ranks: to read a failure; to leave. For an answer after the time-out. */
 static const double LINGER = 1, LEAVE = 3, ANSWER = 2;
@@ -113,6 +114,24 @@ static td_status describe_joined(meeting *m, char *text, size_t size)
     td_ranks_text(present, count, true, here, sizeof(here));
     td_ranks_text(present, count, false, missing, sizeof(missing));
     snprintf(text, size, "%lld joined (%s), missing: %s", (long long)come, here, missing);
+    return TD_OK;
+}
+
+/* A user who starts the ranks by hand, or in several jobs, sees that this one waits, and for whom.
+ * A launcher and td_spawn start all of theirs. */
+static td_status rendezvous_tell_missing(meeting *m, int64_t arrived)
+{
+    char joined[900];
+    const td_rendezvous_plan *plan = m->plan;
+    if (arrived > 1 || plan->served_by_agent || getenv("TANDEM_SPAWN_ID") != NULL) {
+        return TD_OK;
+    }
+    TD_TRY(describe_joined(m, joined, sizeof joined));
+    if (plan->way == TD_MEET_OVER_TCP) {
+        td_notice("waiting for ranks at %s:%d: %s", plan->host, plan->port, joined);
+    } else {
+        td_notice("waiting for ranks: %s", joined);
+    }
     return TD_OK;
 }
 
@@ -217,11 +236,16 @@ static td_status rendezvous_meet(meeting *m, char **outcome)
     }
     td_store_request get = { .op = TD_STORE_GET,
                              .key = "outcome",
-                             .timeout = rendezvous_seconds_left(m),
+                             .timeout = fmin(TELL_AFTER, rendezvous_seconds_left(m)),
                              .look = m->gathering != NULL ? m->gathering->look : NULL,
                              .user = m->gathering != NULL ? m->gathering->user : NULL };
     size_t size;
     status = td_store_call(m->store, &get, outcome, &size);
+    if (status == TD_E_TIMEOUT && td_clock() < m->deadline) {
+        TD_TRY(rendezvous_tell_missing(m, arrived));
+        get.timeout = rendezvous_seconds_left(m);
+        status = td_store_call(m->store, &get, outcome, &size);
+    }
     return status == TD_E_TIMEOUT ? settle_missing(m, outcome) : status;
 }
 

@@ -5,6 +5,7 @@
 #include "tensor/clock.h"
 #include "dist/comm/store/wire.h"
 #include "tensor/extend.h"
+#include "tensor/system/text.h"
 
 #include <math.h>
 #include <stdatomic.h>
@@ -19,6 +20,7 @@ static const double FIRST_PAUSE = 0.01, LONGEST_PAUSE = 0.5; /* between attempts
 /* Seconds that a host may take to get its name, as new containers do; and that a server of an
  * earlier job may take to leave its port. */
 static const double NAMELESS = 5, FORMER = 3;
+static const double TELL_AFTER = 3; /* seconds without a server; not if the caller tries again */
 
 typedef struct tcp_store {
     td_store store;
@@ -115,6 +117,9 @@ static int keep_connecting(const tcp_store *t, double timeout)
                            "no such host: '%s' (%s); check the spelling of MASTER_ADDR, and that "
                            "this host can look the name up, or give the address",
                            t->host, td_last_error());
+        }
+        if (now - begin > TELL_AFTER && timeout > ATTEMPT) {
+            td_notice("waiting for rank 0 at %s:%d", t->host, t->port);
         }
         if (now + pause > begin + timeout) {
             return td_fail(TD_E_TIMEOUT,
