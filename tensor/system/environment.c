@@ -20,7 +20,7 @@ static const char *const names[] = {
     "TANDEM_ERROR_FILE", "TANDEM_MAX_RESTARTS",  "TANDEM_RESTART_COUNT",  "TANDEM_SPAWN_ID",
     "TANDEM_SPAWN_SIZE", "TANDEM_SPAWN_TOKEN",   "TANDEM_GOLDEN",         "TANDEM_LLAMA2C",
     "TANDEM_LLMC",       "TANDEM_LONG",          "TANDEM_ONNX",           "TANDEM_PICTURES",
-    "TANDEM_PYTHON",
+    "TANDEM_PYTHON",     "TANDEM_ELASTIC",
 };
 static const char *const beginnings[] = { "TANDEM_BENCH_", "TANDEM_CONV_", "TANDEM_EMULATE",
                                           "TANDEM_GPT2_", "TANDEM_TEST_" };
