@@ -31,6 +31,7 @@ same 'to the bits of two' two.st rest.st
 
 leaves=(timeout 100 "$gpt" --data text.txt --preset 'gpt-nano layers=3 heads=4 width=16 context=16 dropout=0.1'
     --epochs 2 --epoch-steps 3 --batch-size 2 --slices 4 --leaves 4)
+nodes=()
 lines() { grep -a '^epoch\|^validation\|^fingerprint' out | sed 's/  [0-9.]* s .*//'; }
 works 'leaves' "${leaves[@]}"
 lines >one
@@ -44,6 +45,34 @@ works 'three go on' "${leaves[@]}" --spawn 3 --mesh pp=3 --schedule gpipe --resu
 lines | tail -n 1 >many
 tail -n 1 one >last
 same 'to the same fingerprint' last many
+
+# Of two nodes one goes away. The other's four processes start again with one replica (dp=*), and go on.
+three_d() { # three_d TDRUN-OPTION... -- OPTION...
+    local options=()
+    while [ "$1" != -- ]; do options+=("$1") && shift; done
+    TANDEM_LIB_PATH=$(dirname "$apps") exec "$apps/tdrun" "${options[@]}" "$apps/gpt_3d" --data text.txt \
+        --model 'gpt-nano layers=3 heads=4 width=16 context=16' --steps 400 --print-every 8 "${@:2}"
+}
+(three_d --nproc-per-node 1 -- --mesh pp=1) >whole 2>&1
+rm gpt_3d.safetensors
+port=$((20000 + $$ % 10000))
+for node in first second; do
+    three_d --nnodes 1:2 --rdzv-endpoint "127.0.0.1:$port" --max-restarts 5 --nproc-per-node 4 -- --resume 1 >$node 2>&1 &
+    nodes[${#nodes[@]}]=$!
+    sleep 0.5 # the first one has the port
+done
+for ((i = 0; i < 1000; i++)); do
+    grep -qa '^step    24' first second && break
+    sleep 0.02
+done
+kill -TERM "${nodes[1]}"
+wait "${nodes[0]}"
+tap $? 'the node that is left ends the run' first
+grep -qa '2 replicas' first second && grep -qa '1 replicas' first
+tap $? 'with fewer replicas' first
+tail -n 1 whole >one
+grep -a '^step' first | tail -n 1 >many
+same 'to the fingerprint of one process' one many
 
 fails 'a batch and micro-batches' 1 'a batch of 4 cannot be cut into 3 equal micro-batches' "${run[@]}" --spawn 2 --mesh pp=2 --micro 3
 fails 'too many slices' 1 '8 slices on 2 processes: the processes must divide the slices, and the slices 4 heads' \

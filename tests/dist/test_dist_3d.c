@@ -173,8 +173,8 @@ static void test_bits(void **state)
 static void test_files(void **state)
 {
     (void)state;
-    for (int shard = 0; shard < 2; shard++) {
-        for (int tied = 0; tied < 2; tied++) {
+    for (int shard = 0; shard < 4; shard++) {
+        for (int tied = 0; tied < 2 && (tied == 0 || shard < 2); tied++) {
             grid one = { .dtype = TD_F32, .tied = tied }, many = one;
             many.mesh = "pp=2,dp=2,tp=2";
             many.schedule = "1f1b";
