@@ -346,21 +346,14 @@ static td_status make_room(const cursor *c, td_csv_table *t)
                          t->features);
 }
 
-/* The class words of another dataset. */
-static td_status take_classes(const cursor *c, td_csv_table *t)
+static td_status parse_lines(cursor *c, td_csv_table *t)
 {
     const td_dataset *other = c->rules->options.classes_of;
+    TD_TRY(begin(c, t));
+    TD_TRY(make_room(c, t));
     for (int i = 0; other != NULL && other->class_names != NULL && i < other->classes; i++) {
         TD_TRY(add_word(c, t, other->class_names[i]));
     }
-    return TD_OK;
-}
-
-static td_status parse_lines(cursor *c, td_csv_table *t)
-{
-    TD_TRY(begin(c, t));
-    TD_TRY(make_room(c, t));
-    TD_TRY(take_classes(c, t));
     line l;
     while (next_line(c, &l)) {
         TD_TRY(take_row(c, l, t));
@@ -368,7 +361,6 @@ static td_status parse_lines(cursor *c, td_csv_table *t)
     if (t->rows == 0) {
         return td_fail(TD_E_FORMAT, "%s:%lld: a header line, and no rows", c->name, c->number);
     }
-    const td_dataset *other = c->rules->options.classes_of;
     if (other != NULL && t->names == NULL) {
         t->classes = other->classes;
     }

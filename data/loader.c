@@ -31,6 +31,14 @@ static td_status check_options(const td_dataset *dataset, const td_loader_option
     return status == TD_OK ? TD_OK : td_fail_context(status, "loader");
 }
 
+int64_t td_loader_room(const td_loader *loader)
+{
+    /* A sampler of the program's own may draw few of many: windows of a long text. */
+    int64_t length = loader->known != NULL ? loader->plan.dataset->length : 0;
+    int64_t most = loader->drawn > loader->given ? loader->drawn : loader->given;
+    return most > length ? most : length;
+}
+
 static td_status plan_epoch(td_loader *loader, const td_loader_options *o)
 {
     loader->given = loader->sampler->count(loader->sampler, o->dataset->length);
@@ -58,19 +66,6 @@ static td_status plan_epoch(td_loader *loader, const td_loader_options *o)
         .streamed = o->streamed,
     };
     td_loader_fit(loader, loader->drawn);
-    return TD_OK;
-}
-
-int64_t td_loader_room(const td_loader *loader)
-{
-    /* A sampler of the program's own may draw few of many: windows of a long text. */
-    int64_t length = loader->known != NULL ? loader->plan.dataset->length : 0;
-    int64_t most = loader->drawn > loader->given ? loader->drawn : loader->given;
-    return most > length ? most : length;
-}
-
-static td_status make_order(td_loader *loader)
-{
     int64_t room = td_loader_room(loader);
     loader->order.index = calloc((size_t)room + 1, sizeof *loader->order.index);
     return loader->order.index != NULL
@@ -107,7 +102,6 @@ td_loader *td_loader_open_at(td_loader_options o, td_site at)
     loader->generator = o.generator;
     td_dataset_count_loader(dataset, 1);
     if (check_options(dataset, &o) != TD_OK || plan_epoch(loader, &o) != TD_OK ||
-        make_order(loader) != TD_OK ||
         (loader->maker = td_batch_maker_new(&loader->plan)) == NULL) {
         td_loader_close(loader);
         return NULL;

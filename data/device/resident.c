@@ -27,19 +27,6 @@ static void send_values(resident *r)
     }
 }
 
-static bool send_pictures(resident *r, int64_t length, td_device device)
-{
-    r->pixels = td_from(r->images->pixels,
-                        TD_SHAPE(length, TD_PICTURE_CHANNELS, TD_PICTURE_SIDE, TD_PICTURE_SIDE),
-                        TD_U8, device);
-    if (r->pixels == NULL) {
-        return false;
-    }
-    r->sent = r->images->transforms;
-    r->values = td_from(r->images->values.of, TD_SHAPE(TD_PICTURE_CHANNELS, 256), TD_F32, device);
-    return r->values != NULL;
-}
-
 static void free_resident(td_batch_maker *m)
 {
     resident *r = (resident *)m;
@@ -115,9 +102,16 @@ td_batch_maker *td_resident_new(const td_batch_plan *plan)
     r->base = (td_batch_maker){ .type = &resident_type, .plan = *plan };
     r->images = td_images_of(plan->dataset);
     r->cuts = cuts;
+    r->sent = r->images->transforms;
     int64_t length = plan->dataset->length;
-    if (!send_pictures(r, length, plan->device) ||
-        !td_batch_memory_make(&r->batch, plan, plan->device)) {
+    r->pixels = td_from(r->images->pixels,
+                        TD_SHAPE(length, TD_PICTURE_CHANNELS, TD_PICTURE_SIDE, TD_PICTURE_SIDE),
+                        TD_U8, plan->device);
+    r->values = r->pixels != NULL
+                    ? td_from(r->images->values.of, TD_SHAPE(TD_PICTURE_CHANNELS, 256), TD_F32,
+                              plan->device)
+                    : NULL;
+    if (r->values == NULL || !td_batch_memory_make(&r->batch, plan, plan->device)) {
         free_resident(&r->base);
         td_fail_context(TD_E_NOMEM, "loader: %lld images on %s", (long long)length,
                         td_device_name(plan->device));

@@ -102,33 +102,17 @@ static long refusal(CURL *curl, CURLcode code)
 /* Whether trying again can help. */
 static bool passes(CURL *curl, CURLcode code)
 {
+    static const CURLcode passing[] = { CURLE_COULDNT_RESOLVE_HOST, CURLE_COULDNT_CONNECT,
+                                        CURLE_PARTIAL_FILE,         CURLE_OPERATION_TIMEDOUT,
+                                        CURLE_GOT_NOTHING,          CURLE_SEND_ERROR,
+                                        CURLE_RECV_ERROR,           CURLE_HTTP2,
+                                        CURLE_HTTP2_STREAM,         CURLE_SSL_CONNECT_ERROR };
     long answer = refusal(curl, code);
-    switch (code) {
-    case CURLE_HTTP_RETURNED_ERROR:
-        return answer >= 500 || answer == 408 || answer == 429;
-    case CURLE_COULDNT_RESOLVE_HOST:
-    case CURLE_COULDNT_CONNECT:
-    case CURLE_PARTIAL_FILE:
-    case CURLE_OPERATION_TIMEDOUT:
-    case CURLE_GOT_NOTHING:
-    case CURLE_SEND_ERROR:
-    case CURLE_RECV_ERROR:
-    case CURLE_HTTP2:
-    case CURLE_HTTP2_STREAM:
-    case CURLE_SSL_CONNECT_ERROR:
-        return true;
-    default:
-        return false;
+    bool found = answer >= 500 || answer == 408 || answer == 429;
+    for (size_t i = 0; i < sizeof passing / sizeof *passing; i++) {
+        found = found || code == passing[i];
     }
-}
-
-static td_status start_over(transfer *t)
-{
-    if (ftruncate(fileno(t->file), 0) != 0) {
-        return td_fail(TD_E_IO, "%s: cannot be emptied: %s", t->path, strerror(errno));
-    }
-    t->have = 0;
-    return TD_OK;
+    return found;
 }
 
 static td_status file_failure(const transfer *t)
@@ -161,7 +145,10 @@ static td_status transfer_run(CURL *curl, transfer *t, const td_download_options
             return TD_OK;
         }
         if (code == CURLE_RANGE_ERROR && t->have > 0) {
-            TD_TRY(start_over(t)); /* the server can only send everything */
+            if (ftruncate(fileno(t->file), 0) != 0) { /* the server can only send everything */
+                return td_fail(TD_E_IO, "%s: cannot be emptied: %s", t->path, strerror(errno));
+            }
+            t->have = 0;
             *resumed = false;
             continue;
         }

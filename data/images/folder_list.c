@@ -20,23 +20,6 @@ void td_folder_list_free(td_folder_list *list)
     *list = (td_folder_list){ .count = 0 };
 }
 
-/* ---- growing ---- */
-
-static td_status no_memory(const char *root)
-{
-    return td_fail(TD_E_NOMEM, "%s: no memory for the list of images", root);
-}
-
-static td_status add_sample(td_folder_list *list, const char *root, const char *path, int label)
-{
-    if (!td_grow(&list->labels, list->count, sizeof *list->labels) ||
-        !td_add_text(&list->paths, list->count, path)) {
-        return no_memory(root);
-    }
-    list->labels[list->count++] = label;
-    return TD_OK;
-}
-
 /* ---- one folder's entries ---- */
 
 static int is_entry(const struct dirent *entry)
@@ -118,7 +101,15 @@ static td_status take_file(td_folder_list *list, const char *root, const char *p
                        "or remove it",
                        root, path);
     }
-    return has_suffix(path, taken) ? add_sample(list, root, path, label) : TD_OK;
+    if (!has_suffix(path, taken)) {
+        return TD_OK;
+    }
+    if (!td_grow(&list->labels, list->count, sizeof *list->labels) ||
+        !td_add_text(&list->paths, list->count, path)) {
+        return td_fail(TD_E_NOMEM, "%s: no memory for the list of images", root);
+    }
+    list->labels[list->count++] = label;
+    return TD_OK;
 }
 
 /* Images of a folder and all below, as they come; they are sorted later.
@@ -250,17 +241,6 @@ static td_status unknown_class(const char *root, const char *name, const td_clas
                    td_class_names_show(names, count, known));
 }
 
-/* Classes without images. */
-static void tell_fewer(const char *root, const td_class_names *folders, int count)
-{
-    char there[TD_CLASS_LIST];
-    if (folders->count < count) {
-        td_notice("%.200s: labels go by the names of the sub-folders, which are %s, of %d", root,
-                  td_class_names_show((const char *const *)folders->name, folders->count, there),
-                  count);
-    }
-}
-
 /* The images of all sub-folders. */
 static td_status walk_all(const char *root, const char *const *names, int count,
                           const td_class_names *folders, td_folder_list *list)
@@ -276,7 +256,12 @@ static td_status walk_all(const char *root, const char *const *names, int count,
         label = td_class_names_find(names, count, folders->name[i], label + 1);
         TD_TRY(walk_sorted(list, root, folders->name[i], label));
     }
-    tell_fewer(root, folders, count);
+    if (folders->count < count) {
+        char there[TD_CLASS_LIST];
+        td_notice("%.200s: labels go by the names of the sub-folders, which are %s, of %d", root,
+                  td_class_names_show((const char *const *)folders->name, folders->count, there),
+                  count);
+    }
     return td_class_names_copy(names, count, &list->classes);
 }
 

@@ -205,18 +205,6 @@ static int64_t read_visible(const char *text, size_t size, char *to)
     return count;
 }
 
-static const char *add_entry(td_tokenizer *t, const cJSON *entry)
-{
-    double number = cJSON_IsNumber(entry) ? entry->valuedouble : -1;
-    bool fits = number >= 0 && number < MOST_TOKENS && number == (int)number;
-    size_t size = strlen(entry->string);
-    int64_t bytes = read_visible(entry->string, size, t->bytes + t->filled);
-    if (bytes < 0) { /* a special token, in its own letters */
-        memcpy(t->bytes + t->filled, entry->string, size);
-    }
-    return add_token(t, fits ? (int64_t)number : -1, bytes < 0 ? size : (size_t)bytes);
-}
-
 static const char *read_merge(td_tokenizer *t, const char *line, size_t size, size_t blank)
 {
     static const char version[] = "#version";
@@ -246,7 +234,15 @@ static const char *read_merge(td_tokenizer *t, const char *line, size_t size, si
 static td_status read_vocab(td_tokenizer *t, const cJSON *vocab, const char *name)
 {
     for (const cJSON *entry = vocab->child; entry != NULL; entry = entry->next) {
-        const char *wrong = add_entry(t, entry);
+        double number = cJSON_IsNumber(entry) ? entry->valuedouble : -1;
+        bool fits = number >= 0 && number < MOST_TOKENS && number == (int)number;
+        size_t size = strlen(entry->string);
+        int64_t bytes = read_visible(entry->string, size, t->bytes + t->filled);
+        if (bytes < 0) { /* a special token, in its own letters */
+            memcpy(t->bytes + t->filled, entry->string, size);
+        }
+        const char *wrong =
+            add_token(t, fits ? (int64_t)number : -1, bytes < 0 ? size : (size_t)bytes);
         if (wrong != NULL) {
             return td_fail(TD_E_FORMAT, "%s: '%.60s': %s", name, entry->string, wrong);
         }

@@ -104,10 +104,9 @@ static td_status add_files(token_stream *s, const char *const *names, size_t cou
     for (size_t i = 0; i < count; i++) {
         token_file *file = &s->files[s->count++];
         file->name = strdup(names[i]);
-        if (file->name == NULL) {
-            return td_fail(TD_E_NOMEM, "td_tokens_open: no memory for %zu files", count);
-        }
-        TD_TRY(td_map_file(names[i], &file->map, &file->bytes));
+        TD_TRY(file->name != NULL
+                   ? td_map_file(names[i], &file->map, &file->bytes)
+                   : td_fail(TD_E_NOMEM, "td_tokens_open: no memory for %zu files", count));
         TD_TRY(td_token_layout_read(file->map, file->bytes, names[i], format, &file->layout));
         file->begin = s->total;
         s->total += file->layout.count;
