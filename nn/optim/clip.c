@@ -83,13 +83,6 @@ static double squares_of(const td_tensor *grad, double p)
     return td_kernels_of(td_device_of(grad))->sum_of_squares(grad);
 }
 
-static double clip_by_host(const td_params *params, double max_norm)
-{
-    double norm = sqrt(sum_of_all(params, squares_of, 2.0));
-    scale_all(params, max_norm / (norm + 1e-6));
-    return norm;
-}
-
 /* By a device's own kernel, which takes all gradients at once; no rank has only a part of one. */
 static double clip_by_device(td_params *params, const td_kernels *kernels, double max_norm,
                              td_site at)
@@ -180,17 +173,16 @@ static double largest_of_slices(const td_slicing *slicing, double mine)
     return mine;
 }
 
-static double clip_by_power(const td_params *params, double max_norm, double p, td_site at)
+static double norm_of(const td_params *params, double p, td_site at)
 {
     double norm = 0.0;
     clip_walk w = { .params = params };
     for (td_tensor *g; !isfinite(p) && (g = clip_next(&w)) != NULL;) {
         norm = larger(norm, power_sum(g, p));
     }
-    norm = isfinite(p) ? pow(sum_of_all(params, power_sum, p), 1.0 / p)
-                       : largest_of_slices(params->slicing, largest_of_ranks(params, norm, at));
-    scale_all(params, max_norm / (norm + 1e-6));
-    return norm;
+    return p == 2.0      ? sqrt(sum_of_all(params, squares_of, 2.0))
+           : isfinite(p) ? pow(sum_of_all(params, power_sum, p), 1.0 / p)
+                         : largest_of_slices(params->slicing, largest_of_ranks(params, norm, at));
 }
 
 double td_clip_grad_norm_at(td_clip_options o, td_site at)
@@ -202,14 +194,15 @@ double td_clip_grad_norm_at(td_clip_options o, td_site at)
                o.max_norm, p);
     td_params_follow(params);
     const td_kernels *kernels = td_kernels_of(td_device_of(td_params_flat(params)));
-    double norm = NAN;
+    double norm;
     if (p != 2.0) {
         td_not_recordable("td_clip_grad_norm with norm_type %g: the host computes it", p);
-        norm = clip_by_power(params, o.max_norm, p, at);
-    } else if (kernels->clip != NULL && !td_params_sums(params) && params->slicing == NULL) {
+    }
+    if (p == 2.0 && kernels->clip != NULL && !td_params_sums(params) && params->slicing == NULL) {
         norm = clip_by_device(params, kernels, o.max_norm, at);
     } else {
-        norm = clip_by_host(params, o.max_norm);
+        norm = norm_of(params, p, at);
+        scale_all(params, o.max_norm / (norm + 1e-6));
     }
     return td_recorder_now() == NULL ? norm : NAN;
 }

@@ -162,23 +162,17 @@ static int optim_fill_slices(td_optim *o, bool captured)
     return count;
 }
 
-/* Whether both are of the same stretches of memory. */
-static bool same_stretches(const td_optim_slice *a, const td_optim_slice *b, int count)
-{
-    bool same = true;
-    for (int i = 0; i < count && same; i++) {
-        same = a[i].begin == b[i].begin && a[i].count == b[i].count;
-    }
-    return same;
-}
-
 /* For a captured step and each of its replays: makes the kernels' table, and counts the step. */
 static void fill_table(void *user, void *numbers)
 {
     td_optim *o = user;
     if (!o->filled) {
-        int count = optim_fill_slices(o, true);
-        TD_REQUIRE(count == o->slice_count && same_stretches(o->slices, numbers, count), TD_HERE,
+        const td_optim_slice *then = numbers;
+        bool same = optim_fill_slices(o, true) == o->slice_count;
+        for (int i = 0; same && i < o->slice_count; i++) {
+            same = o->slices[i].begin == then[i].begin && o->slices[i].count == then[i].count;
+        }
+        TD_REQUIRE(same, TD_HERE,
                    "%s: other parameters are trained than when the step was captured: "
                    "td_captured_forget, and it is captured again",
                    o->kind->name);
@@ -201,21 +195,14 @@ void td_optim_settle(td_optim *optim)
     take_off(optim, td_skips_settle(&optim->skips, optim->params));
 }
 
-static int make_table(td_optim *o)
-{
-    bool captured = td_recorder_now() != NULL;
-    take_off(o, td_skips_step(&o->skips, o->params));
-    o->slice_count = optim_fill_slices(o, captured);
-    o->filled = true;
-    o->table =
-        td_step_numbers(o->slices, (size_t)o->slice_count * sizeof *o->slices, fill_table, o);
-    return o->slice_count;
-}
-
 void td_optim_step(td_optim *optim)
 {
     td_params_follow(optim->params);
-    int slices = make_table(optim);
+    take_off(optim, td_skips_step(&optim->skips, optim->params));
+    int slices = optim->slice_count = optim_fill_slices(optim, td_recorder_now() != NULL);
+    optim->filled = true;
+    optim->table =
+        td_step_numbers(optim->slices, (size_t)slices * sizeof *optim->slices, fill_table, optim);
     td_tensor *flat = td_params_flat(optim->params);
     if (slices > 0) {
         /* A write: a tape that has saved parameters must know. */
