@@ -37,34 +37,23 @@ static td_status refuse(const char *what, const char *folder, size_t bytes, int 
                    td_describe_bytes(bytes), strerror(error), hint);
 }
 
-/* A new file of zeros, whose space is taken already, without a name: it goes with its last user,
- * also if that is killed. */
-static td_status offload_make_file(const char *folder, size_t bytes, int *fd)
-{
-    char path[4096];
-    int length = snprintf(path, sizeof path, "%s/tandem-XXXXXX", folder);
-    *fd = length < (int)sizeof path ? mkstemp(path) : -1;
-    if (*fd < 0) {
-        return refuse("make a file of", folder, bytes,
-                      length < (int)sizeof path ? errno : ENAMETOOLONG);
-    }
-    unlink(path);
-    int error = posix_fallocate(*fd, 0, (off_t)bytes);
-    if (error != 0) {
-        close(*fd);
-        return refuse("have", folder, bytes, error);
-    }
-    return TD_OK;
-}
-
+/* Memory of a new file of zeros, whose space is taken already, without a name: it goes with its
+ * last user, also if that is killed. */
 static td_status map_file(const char *folder, size_t bytes, void **data)
 {
-    int fd;
-    TD_TRY(offload_make_file(folder, bytes, &fd));
-    *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    int error = errno;
+    char path[4096];
+    bool fits = snprintf(path, sizeof path, "%s/tandem-XXXXXX", folder) < (int)sizeof path;
+    int fd = fits ? mkstemp(path) : -1;
+    if (fd < 0) {
+        return refuse("make a file of", folder, bytes, fits ? errno : ENAMETOOLONG);
+    }
+    unlink(path);
+    int error = posix_fallocate(fd, 0, (off_t)bytes);
+    bool room = error == 0;
+    *data = room ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
+    error = room ? errno : error;
     close(fd); /* the mapping keeps the file */
-    return *data != MAP_FAILED ? TD_OK : refuse("map", folder, bytes, error);
+    return *data != MAP_FAILED ? TD_OK : refuse(room ? "map" : "have", folder, bytes, error);
 }
 
 static td_tensor *new_mapping(const char *folder, int64_t count, td_dtype dtype)

@@ -181,17 +181,6 @@ static bool make_headers(td_sharding *sh, td_params_places *places)
     return made;
 }
 
-/* Maps the windows of all ranks side by side, and puts the units' values there. */
-static bool weave(const td_sharding *sh, const td_tensor *window)
-{
-    char *all = td_group_weave(sh->group, window, sh->cuts, sh->count);
-    for (int k = 0; all != NULL && k < sh->count; k++) {
-        td_set_address(sh->units[k].values,
-                       all + (size_t)sh->cuts[k] * td_dtype_size(window->dtype));
-    }
-    return all != NULL;
-}
-
 /* Memory that lasts as long as the model: offloaded, or what a group exchanges. */
 static td_tensor *new_lasting(const td_sharding *sh, td_group *group, int64_t count)
 {
@@ -224,17 +213,14 @@ static bool make_memory(td_sharding *sh, td_params_places *places)
         u->values = own_values ? new_header(sh, u) : NULL;
         made = u->grads != NULL && (u->values != NULL || !own_values);
     }
-    return made && (!sh->woven || weave(sh, places->flat));
-}
-
-static void free_places(td_params_places *places, int count)
-{
-    for (int i = 0; i < count; i++) {
-        td_free(places->values[i]);
-        td_free(places->grads[i]);
+    /* The windows of all ranks are mapped side by side, and the units' values are there. */
+    char *all =
+        made && sh->woven ? td_group_weave(sh->group, places->flat, sh->cuts, sh->count) : NULL;
+    for (int k = 0; all != NULL && k < sh->count; k++) {
+        td_set_address(sh->units[k].values,
+                       all + (size_t)sh->cuts[k] * td_dtype_size(places->flat->dtype));
     }
-    td_free(places->flat);
-    td_free(places->flat_grad);
+    return made && (!sh->woven || all != NULL);
 }
 
 static td_status make_lists(td_sharding *sh, size_t units)
@@ -271,9 +257,14 @@ td_status td_shard_lay_out(td_sharding *sh, td_params_peers *peers)
         status = make_memory(sh, &places) && make_headers(sh, &places)
                      ? td_params_spread(sh->ddp->params, peers, &places)
                      : TD_E_NOMEM;
-        if (status != TD_OK) {
-            free_places(&places, sh->ddp->count);
-        }
+    }
+    for (size_t i = 0; status != TD_OK && made && i < room; i++) {
+        td_free(places.values[i]);
+        td_free(places.grads[i]);
+    }
+    if (status != TD_OK) {
+        td_free(places.flat);
+        td_free(places.flat_grad);
     }
     free(all.units);
     free(all.params);

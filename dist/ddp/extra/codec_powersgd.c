@@ -186,21 +186,16 @@ static void copy_plain(const powersgd *s, const message *c, const walk *w, bool 
     td_copy_(out ? &wire : &grad, out ? &grad : &wire);
 }
 
-static td_status make_tensors(const powersgd *s, message *c, const td_bucket *b)
-{
-    walk w = { 0 };
-    while (powersgd_step(s, b, &w)) {
-    }
-    td_dtype dtype = td_params_flat(s->params)->dtype;
-    c->p = td_zeros(TD_SHAPE(w.p_end), dtype, powersgd_device_of(s));
-    c->q = td_zeros(TD_SHAPE(w.q_end), dtype, powersgd_device_of(s));
-    return c->p != NULL && c->q != NULL ? TD_OK : TD_E_NOMEM;
-}
-
 static td_status send_p(powersgd *s, message *c, const td_bucket *b)
 {
     if (c->q == NULL) {
-        TD_TRY(make_tensors(s, c, b));
+        walk w = { 0 };
+        while (powersgd_step(s, b, &w)) {
+        }
+        td_dtype dtype = td_params_flat(s->params)->dtype;
+        c->p = td_zeros(TD_SHAPE(w.p_end), dtype, powersgd_device_of(s));
+        c->q = td_zeros(TD_SHAPE(w.q_end), dtype, powersgd_device_of(s));
+        TD_TRY(c->p != NULL && c->q != NULL ? TD_OK : TD_E_NOMEM);
     }
     const td_kernels *kernels = td_kernels_of(powersgd_device_of(s));
     for (walk w = { 0 }; powersgd_step(s, b, &w);) {

@@ -108,18 +108,6 @@ static double mark(const td_ddp_state *s)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static void stats_note_launch(stats *x, const td_ddp_state *s)
-{
-    if (s->reducer.active) { /* after backward it is part of `waiting` */
-        x->m.launches += mark(s) - x->now.launch;
-    }
-}
-
-static void note_codec(stats *x, const td_ddp_state *s)
-{
-    *(s->reducer.active ? &x->m.packed : &x->m.packed_late) += mark(s) - x->now.codec;
-}
-
 static void begin_wait(stats *x, const td_ddp_state *s)
 {
     meter *m = &x->m;
@@ -189,13 +177,14 @@ static td_status stats_on(td_ddp_part *part, td_ddp_state *s, td_ddp_event event
         x->now.launch = mark(s);
         break;
     case TD_DDP_LAUNCHED:
-        stats_note_launch(x, s);
+        /* After backward it is part of `waiting`. */
+        x->m.launches += s->reducer.active ? mark(s) - x->now.launch : 0.0;
         break;
     case TD_DDP_CODEC:
         x->now.codec = mark(s);
         break;
     case TD_DDP_CODEC_DONE:
-        note_codec(x, s);
+        *(s->reducer.active ? &x->m.packed : &x->m.packed_late) += mark(s) - x->now.codec;
         break;
     case TD_DDP_FINISH:
         begin_wait(x, s);
