@@ -190,13 +190,13 @@ static const train_task task = { .name = "ResNet-18 on CIFAR-10",
 
 static td_status train(train_run *r)
 {
-    if (td_dist_is_initialized() && !train_args_given(&r->args, "print-every")) {
+    if (td_dist_is_initialized() && !train_args_find(&r->args, "print-every")->given) {
         ((job *)r)->print_every = PRINT_EVERY_TOGETHER;
     }
-    if (!train_args_given(&r->args, "lr")) {
+    if (!train_args_find(&r->args, "lr")->given) {
         r->args.lr *= (double)train_world(r);
     }
-    if (!train_args_given(&r->args, "test-every")) {
+    if (!train_args_find(&r->args, "test-every")->given) {
         ((job *)r)->test_every = job_of(r)->limit == 0;
     }
     TD_TRY(train_mesh(r));

@@ -188,9 +188,11 @@ static void training_options(gpt_run *g)
     train_cut_options(&g->base.args);
 }
 
-static void lora_options(gpt_run *g)
+/* Adapters, and writing. */
+static void model_options(gpt_run *g)
 {
     gpt_lora *l = &g->lora;
+    gpt_writing *w = &g->writing;
     const cli_option table[] = {
         cli_int("lora", &l->rank, 0, 1 << 16,
                 "Train adapters of this rank (LoRA) next to the weights of --init, which stay; "
@@ -207,15 +209,6 @@ static void lora_options(gpt_run *g)
                  .resume = CLI_RESTORE),
         cli_text("merge", "FILE", &l->merge,
                  "Write --model with --adapter as one model, instead of training"),
-        { 0 }
-    };
-    train_args_add(&g->base.args, table);
-}
-
-static void writing_options(gpt_run *g)
-{
-    gpt_writing *w = &g->writing;
-    const cli_option table[] = {
         cli_text("generate", "TEXT", &g->generate,
                  "Write what follows this text, and the PROMPTs, instead of training",
                  .first = true),
@@ -238,16 +231,6 @@ static void writing_options(gpt_run *g)
         { 0 }
     };
     train_args_add(&g->base.args, table);
-}
-
-/* What the shared options are called for text. */
-static void reword_option(train_args *args, const char *name, const char *help)
-{
-    for (int i = 0; i < args->option_count; i++) {
-        if (strcmp(args->options[i].name, name) == 0) {
-            args->options[i].help = help;
-        }
-    }
 }
 
 int main(int argc, char **argv)
@@ -283,11 +266,10 @@ int main(int argc, char **argv)
                        "otherwise $TANDEM_TEXT, otherwise this project's sources",
                        "Checkpoint to write; Ctrl-C writes one, too");
     training_options(&g);
-    lora_options(&g);
-    writing_options(&g);
-    reword_option(args, "epochs", "Number of epochs, of --epoch-steps steps each");
-    reword_option(args, "batch-size", "Windows of text in a batch, of each process");
-    reword_option(args, "seed", "Of all that is random, in training and in --generate");
+    model_options(&g);
+    train_args_find(args, "epochs")->help = "Number of epochs, of --epoch-steps steps each";
+    train_args_find(args, "batch-size")->help = "Windows of text in a batch, of each process";
+    train_args_find(args, "seed")->help = "Of all that is random, in training and in --generate";
     cli_parse_rest(argc, argv,
                    "Trains a GPT on text: on one device, by --spawn, or as one of the processes "
                    "that tdrun, srun or mpirun has started. Or writes text (--generate).",

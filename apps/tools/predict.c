@@ -95,6 +95,7 @@ static td_status check_not_moved(const predictor *p, const td_class_names *given
     return TD_OK;
 }
 
+/* *given becomes what there was before. */
 static td_status take_given(predictor *p, td_class_names *given)
 {
     if (given->count != p->classes) {
@@ -124,17 +125,6 @@ static td_status read_given(predictor *p)
 
 /* ---- opening ---- */
 
-static td_status describe(predictor *p)
-{
-    td_safetensors *file;
-    TD_TRY(td_safetensors_open(p->model, &file));
-    td_status status = find_transform(p, file);
-    status = status == TD_OK ? notes_read_classes(p->model, file, p->classes, &p->names) : status;
-    status = status == TD_OK && p->names_file != NULL ? read_given(p) : status;
-    td_safetensors_close(file);
-    return status;
-}
-
 static bool open_model(predictor *p)
 {
     p->net = td_load_model(p->model, .arch = p->arch);
@@ -145,7 +135,13 @@ static bool open_model(predictor *p)
         return td_fail(TD_E_ARG, "%s: the model takes tokens, not images", p->model) == TD_OK;
     }
     p->classes = td_model_record_of(p->net).classes;
-    return describe(p) == TD_OK;
+    td_safetensors *file;
+    td_status status = td_safetensors_open(p->model, &file);
+    status = status == TD_OK ? find_transform(p, file) : status;
+    status = status == TD_OK ? notes_read_classes(p->model, file, p->classes, &p->names) : status;
+    status = status == TD_OK && p->names_file != NULL ? read_given(p) : status;
+    td_safetensors_close(file);
+    return status == TD_OK;
 }
 
 /* ---- predicting ---- */

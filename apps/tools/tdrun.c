@@ -31,7 +31,6 @@ typedef struct arguments {
     bool standalone, require_token;
     char endpoint_host[256];
     const char *backend, *conf, *signals; /* torchrun's */
-    bool taken;                           /* torchrun's flags for what is always so here */
 } arguments;
 
 /* ---- values ---- */
@@ -286,7 +285,8 @@ static void settle_world(arguments *a)
 
 /* ---- what torchrun takes ---- */
 
-/* Options of torchrun that mean nothing here, and what to do instead. */
+/* Options of torchrun that mean nothing here, and what to do instead; NULL: it is always so here.
+ */
 static const struct foreign {
     const char *name;
     char letter;
@@ -306,6 +306,8 @@ static const struct foreign {
     { "duplicate-stderr-filters", 0, CLI_TEXT, "use --tee or --local-ranks-filter" },
     { "virtual-local-rank", 0, CLI_FLAG, "leave it out: programs take the GPU of LOCAL_RANK" },
     { "shutdown-timeout", 0, CLI_TEXT, "use --grace" },
+    { "no-python", 0, CLI_FLAG, NULL },
+    { "use-env", 0, CLI_FLAG, NULL },
 };
 enum { FOREIGN = sizeof foreign / sizeof foreign[0] };
 
@@ -329,7 +331,7 @@ static void add_foreign(cli_option *options)
 static void refuse_foreign(const cli_option *options)
 {
     for (int i = 0; i < FOREIGN; i++) {
-        if (options[i].given) {
+        if (options[i].given && foreign[i].instead != NULL) {
             cli_refuse("--%s is torchrun's and means nothing here: %s", foreign[i].name,
                        foreign[i].instead);
         }
@@ -373,16 +375,6 @@ static void check_signals(const char *text)
     free(copy);
 }
 
-static void settle_torchruns(arguments *a)
-{
-    const char *backend = a->backend != NULL ? a->backend : "c10d";
-    if (strcmp(backend, "c10d") != 0 && strcmp(backend, "static") != 0) {
-        cli_refuse("--rdzv-backend: there is no '%s' here, only c10d: leave it out", backend);
-    }
-    read_conf(a);
-    check_signals(a->signals);
-}
-
 static void settle(arguments *a)
 {
     td_launch_options *o = &a->launch;
@@ -392,7 +384,12 @@ static void settle(arguments *a)
     o->node_rank = (int)a->node_rank;
     o->max_restarts = (int)a->max_restarts;
     o->monitor_interval = fmin(o->monitor_interval, 1);
-    settle_torchruns(a);
+    const char *backend = a->backend != NULL ? a->backend : "c10d";
+    if (strcmp(backend, "c10d") != 0 && strcmp(backend, "static") != 0) {
+        cli_refuse("--rdzv-backend: there is no '%s' here, only c10d: leave it out", backend);
+    }
+    read_conf(a);
+    check_signals(a->signals);
     read_nodes(a->nodes, o);
     settle_world(a);
     settle_workers(a);
@@ -482,8 +479,6 @@ int main(int argc, char **argv)
         cli_text("rdzv-backend", "c10d", &a.backend, "The only one there is", .hidden = true),
         cli_text("rdzv-conf", "KEY=VALUE,...", &a.conf, "join_timeout", .hidden = true),
         cli_text("signals-to-handle", "NAME,...", &a.signals, "Always", .hidden = true),
-        cli_flag("no-python", &a.taken, "Always so", .hidden = true),
-        cli_flag("use-env", &a.taken, "Always so", .hidden = true),
     };
     tdrun_read_command_line(options, argc, argv, &a);
     settle(&a);

@@ -64,24 +64,19 @@ static td_status find(const cifar_source *source, cifar_data *data)
 const td_image_transform cifar_normalise = { .mean = { 0.4914f, 0.4822f, 0.4465f },
                                              .std = { 0.2023f, 0.1994f, 0.2010f } };
 
-static td_status set_transforms(const cifar_source *source, cifar_data *data)
+static td_status open_sets(const cifar_source *source, cifar_data *data)
 {
+    int64_t limit = source->limit > 0 ? source->limit : INT64_MAX;
     td_image_transform transform = cifar_normalise;
+    TD_TRY(find(source, data));
     transform.seed = source->seed;
     TD_TRY(td_dataset_set_transform(data->whole_test, &transform));
     transform.crop_padding = 4;
     transform.flip = true;
-    return td_dataset_set_transform(data->whole_train, &transform);
-}
-
-static td_status take_heads(const cifar_source *source, cifar_data *data)
-{
-    int64_t limit = source->limit > 0 ? source->limit : INT64_MAX;
+    TD_TRY(td_dataset_set_transform(data->whole_train, &transform));
     data->train = td_dataset_head(data->whole_train, limit);
     data->test = td_dataset_head(data->whole_test, limit);
-    if (data->train == NULL || data->test == NULL) {
-        return TD_E_NOMEM;
-    }
+    TD_TRY(data->train != NULL && data->test != NULL ? TD_OK : TD_E_NOMEM);
     snprintf(data->name, sizeof(data->name), "%s, %" PRId64 " images",
              data->train->synthetic ? "synthetic" : "cifar10", data->train->length);
     return TD_OK;
@@ -90,9 +85,7 @@ static td_status take_heads(const cifar_source *source, cifar_data *data)
 td_status cifar_data_open(const cifar_source *source, cifar_data *data)
 {
     *data = (cifar_data){ 0 };
-    td_status status = find(source, data);
-    status = status == TD_OK ? set_transforms(source, data) : status;
-    status = status == TD_OK ? take_heads(source, data) : status;
+    td_status status = open_sets(source, data);
     if (status != TD_OK) {
         cifar_data_close(data);
     }

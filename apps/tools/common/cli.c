@@ -185,16 +185,6 @@ static int key_of(const parse_state *parse, int i)
     return parse->options[i].letter != 0 ? parse->options[i].letter : FIRST_KEY + i;
 }
 
-static cli_option *option_of(const parse_state *parse, int key)
-{
-    for (int i = 0; i < parse->count; i++) {
-        if (key_of(parse, i) == key) {
-            return &parse->options[i];
-        }
-    }
-    return NULL;
-}
-
 static error_t on_key(int key, char *text, struct argp_state *state)
 {
     parse_state *parse = state->input;
@@ -216,10 +206,14 @@ static error_t on_key(int key, char *text, struct argp_state *state)
         argp_error(state, "'%s': every value belongs to an option (--name value)", text);
         return EINVAL;
     }
-    cli_option *option = option_of(parse, key);
-    if (option == NULL) {
+    int i = 0;
+    while (i < parse->count && key_of(parse, i) != key) {
+        i++;
+    }
+    if (i == parse->count) {
         return ARGP_ERR_UNKNOWN;
     }
+    cli_option *option = &parse->options[i];
     char why[512];
     if (!cli_set(option, text, why, sizeof why)) {
         argp_error(state, "--%s: %s", option->name, why);

@@ -29,15 +29,6 @@ void progress_end(progress *p)
     }
 }
 
-static int terminal_width(void)
-{
-    struct winsize size;
-    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1) {
-        return size.ws_col - 1; /* a full last column would wrap */
-    }
-    return 79;
-}
-
 void progress_eta(const progress *p, char *text, size_t size)
 {
     int64_t epochs = p->steps > 0 ? (p->steps_left + p->steps - 1) / p->steps : 0;
@@ -49,7 +40,10 @@ void progress_eta(const progress *p, char *text, size_t size)
 
 static void draw(progress *p, const progress_point *now)
 {
+    struct winsize size;
     char accuracy[32] = "", left[32], text[256];
+    bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
+    int width = known ? size.ws_col - 1 : 79; /* a full last column would wrap */
     if (now->accuracy >= 0) {
         snprintf(accuracy, sizeof(accuracy), "  acc %.2f%%", 100.0 * now->accuracy);
     }
@@ -59,7 +53,7 @@ static void draw(progress *p, const progress_point *now)
              "  %.0f %s/s  loss %.4f%s  ETA %s",
              now->epoch, now->epochs, now->step, now->steps, progress_rate(p, now->batch),
              p->tokens ? "tokens" : "images", now->loss, accuracy, left);
-    fprintf(stderr, "\r\033[K%.*s", terminal_width(), text);
+    fprintf(stderr, "\r\033[K%.*s", width, text);
     fflush(stderr);
     p->shown = true;
     p->drawn = p->last;

@@ -11,7 +11,7 @@ void ranks_begin(train_args *args)
     int local = td_dist_local_world_size();
     printf("[init] == local rank: %d, global rank: %d ==\n", td_dist_local_rank(), td_dist_rank());
     fflush(stdout);
-    if (args->workers > 0 && !train_args_given(args, "workers")) {
+    if (args->workers > 0 && !train_args_find(args, "workers")->given) {
         args->workers = args->workers > local ? args->workers / local : 1;
     }
 }

@@ -72,19 +72,6 @@ td_status train_check_loss(const train_run *r, double loss)
                          loss, r->state.epoch + 1, r->state.batch + 1, r->args.words.lr);
 }
 
-/* After gradients beyond f16 the scale is smaller from the next step on, if it can be. */
-static td_status check_scale(const train_run *r, bool gives_up)
-{
-    return gives_up ? td_fail(TD_E_ARG,
-                              "gradients are not finite in epoch %" PRId64 ", step %" PRId64
-                              ", however small the loss is scaled, so that no step can be taken: "
-                              "--debug-nan names the operation where it began; try a lower %s, or "
-                              "%s bf16",
-                              r->state.epoch + 1, r->state.batch + 1, r->args.words.lr,
-                              r->args.words.precision)
-                    : TD_OK;
-}
-
 int64_t train_group_size(const train_run *r)
 {
     return r->args.recipe.accumulate > 0 ? r->args.recipe.accumulate : 1;
@@ -252,7 +239,14 @@ static td_status take_results(train_run *r)
     TD_TRY(runner_next(&r->runner, results));
     TD_TRY(train_sum_leaves(r, &results[RESULT_LOSS]));
     TD_TRY(train_check_loss(r, results[RESULT_LOSS]));
-    TD_TRY(check_scale(r, last && results[RESULT_OUTCOME] == TD_SCALE_HOPELESS));
+    if (last && results[RESULT_OUTCOME] == TD_SCALE_HOPELESS) { /* the scale cannot be smaller */
+        return td_fail(TD_E_ARG,
+                       "gradients are not finite in epoch %" PRId64 ", step %" PRId64
+                       ", however small the loss is scaled, so that no step can be taken: "
+                       "--debug-nan names the operation where it began; try a lower %s, or %s bf16",
+                       r->state.epoch + 1, r->state.batch + 1, r->args.words.lr,
+                       r->args.words.precision);
+    }
     r->so_far.optim_steps += last && results[RESULT_OUTCOME] == TD_SCALE_TAKEN;
     TD_TRY(count_step(r, results, r->so_far.targets[batch % RUNNER_DEPTH]));
     return after_step(r, results[RESULT_LOSS]);

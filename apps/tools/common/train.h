@@ -113,7 +113,7 @@ typedef struct train_saving {
     td_saving *thread; /* NULL: none */
     char path[TRAIN_PATH_BYTES];
     bool at_epoch; /* an epoch's, not one between */
-    bool together; /* several ranks are told its outcome */
+    bool together; /* several ranks get its outcome */
 } train_saving;
 
 /* What the running epoch and step have taken. */

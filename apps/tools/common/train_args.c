@@ -48,98 +48,17 @@ void train_args_machine_options(train_args *args)
     train_args_add(args, table);
 }
 
-static void run_options(train_args *args, const char *data_help)
-{
-    const cli_option table[] = {
-        cli_text("data", "PATH", &args->data, data_help, .first = true),
-        cli_int("epochs", &args->epochs, 1, 1e6, "Passes over the training data",
-                .resume = CLI_RESTORE, .first = true),
-        cli_int("batch-size", &args->batch_size, 1, 1 << 20, "Images in a step",
-                .resume = CLI_FIXED, .first = true),
-        cli_real("lr", &args->lr, 1e-12, 1e6, "Learning rate", .resume = CLI_RESTORE,
-                 .first = true),
-        cli_int("seed", &args->seed, 0, 9e15,
-                "Seed of all that is random: equal seeds give equal runs, bit for bit",
-                .resume = CLI_FIXED),
-        cli_int("workers", &args->workers, 0, 256, "Threads that prepare batches ahead; 0: none"),
-        { 0 }
-    };
-    train_args_add(args, table);
-}
-
-static void device_options(train_args *args)
-{
-    const cli_option table[] = {
-        cli_text("device", "NAME", &args->compute.device_name,
-                 "Where to compute: cpu, cpu:1, cuda, cuda:1; with several processes, cuda is the "
-                 "GPU of each one's local rank",
-                 .first = true),
-        cli_text("precision", "NAME", &args->compute.precision_name,
-                 "Arithmetic of convolutions and matrix products: fp32; bf16 with f32 weights, "
-                 "sums and statistics (mixed precision); or bf16x3, f32 split into three products; "
-                 "on GPUs also tf32, and fp16 with a loss scaler",
-                 .choices = "fp32|bf16|bf16x3|tf32|fp16", .resume = CLI_RESTORE, .first = true),
-        cli_flag("winograd", &args->compute.winograd,
-                 "Let 3x3 convolutions in fp32 use Winograd's transform: faster, relative error "
-                 "2e-6",
-                 .resume = CLI_RESTORE),
-        cli_flag("autotune", &args->compute.autotune,
-                 "Choose convolutions' algorithms by timing, after the first step, and keep the "
-                 "choices for later runs; on GPUs, as a CPU has nothing to choose",
-                 .resume = CLI_RESTORE, .unwritten = "no"),
-        cli_flag("streamed", &args->compute.streamed,
-                 "GPUs: send each batch, though the images would fit into the GPU's memory: what "
-                 "they would take is left to the steps"),
-        cli_flag("graph", &args->compute.graph,
-                 "GPUs: record a training step as a CUDA graph, and replay it: the same bits, and "
-                 "the host no longer in the way of small steps"),
-        cli_text("recompute", "NAME", &args->compute.recompute,
-                 "Keep only the inputs of the model's blocks or stages, and run them again in "
-                 "backward: less memory, more time, the same bits",
-                 .choices = "none|block|stage"),
-        { 0 }
-    };
-    train_args_add(args, table);
-}
-
-static void file_options(train_args *args, const char *save_help)
-{
-    const cli_option table[] = {
-        cli_text("save", "PATH", &args->files.save, save_help, .first = true),
-        cli_int("save-every", &args->files.save_every, 0, 1e6,
-                "Epochs between two checkpoints; 0: none"),
-        cli_int("save-every-steps", &args->files.save_every_steps, 0, 1e9,
-                "Write a checkpoint after every N steps, too; 0: off"),
-        cli_flag("save-async", &args->files.save_async,
-                 "Let training go on while the disk writes a checkpoint"),
-        cli_text("save-model", "PATH", &args->files.save_model,
-                 "Write the trained model alone at the end, without the run's state: for predict, "
-                 "for td_load and for PyTorch"),
-        cli_text("resume", "FILE", &args->files.resume,
-                 "Continue from a checkpoint, with the options that it was trained with",
-                 .first = true),
-        cli_flag("auto-resume", &args->files.auto_resume,
-                 "Continue from the latest checkpoint if there is one: for programs that are "
-                 "started again, as tdrun does"),
-        cli_text("log-dir", "DIR", &args->files.log_dir,
-                 "Write metrics.csv, metrics.jsonl and a TensorBoard event file into this folder"),
-        cli_int("hash-every", &args->files.hash_every, 0, 1e9,
-                "Write hashes of every N-th step into --log-dir, of all that it computes and "
-                "changes: apps/compare finds where two runs part; 0: off"),
-        { 0 }
-    };
-    train_args_add(args, table);
-}
-
 void train_args_options(train_args *args, const char *data_help, const char *save_help)
 {
     args->words = (train_words){ "--lr", "--data", "--device", "--precision", "--graph" };
     args->compute.device_name = "cpu";
     args->compute.precision_name = "fp32";
     args->compute.recompute = "none";
-    run_options(args, data_help);
-    device_options(args);
-    file_options(args, save_help);
+    const cli_option table[] = {
+#include "apps/tools/common/options.def"
+        { 0 }
+    };
+    train_args_add(args, table);
     train_report_options(args);
     train_args_machine_options(args);
 }
@@ -189,14 +108,14 @@ void train_args_rank_options(train_args *args)
     train_args_add(args, table);
 }
 
-bool train_args_given(const train_args *args, const char *option)
+cli_option *train_args_find(train_args *args, const char *name)
 {
-    for (int i = 0; i < args->option_count; i++) {
-        if (strcmp(args->options[i].name, option) == 0) {
-            return args->options[i].given;
-        }
+    int i = 0;
+    while (i < args->option_count && strcmp(args->options[i].name, name) != 0) {
+        i++;
     }
-    return false;
+    TD_REQUIRE(i < args->option_count, TD_HERE, "there is no option --%s", name);
+    return &args->options[i];
 }
 
 /* What --debug-nan finds ends the run; it is no reason for a core file. */

@@ -88,7 +88,8 @@ void train_report_options(train_args *args);
 
 /* The options of programs with several processes. */
 void train_args_rank_options(train_args *args);
-bool train_args_given(const train_args *args, const char *option);
+/* The option of a name, which there is. */
+cli_option *train_args_find(train_args *args, const char *name);
 
 /* After parsing: takes from the checkpoint of --resume (of the same task) what was set in that run
  * and not now, reads the device, sets its threads, seeds the default generator, switches

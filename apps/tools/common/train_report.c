@@ -8,9 +8,10 @@
 #include "nn/extra/inspect.h"
 #include "tensor/storage.h"
 #include "tensor/system/folders.h"
-#include "tensor/system/number.h"
 
+#include <cjson/cJSON.h>
 #include <errno.h>
+#include <stdlib.h>
 
 void train_report_options(train_args *args)
 {
@@ -24,15 +25,6 @@ void train_report_options(train_args *args)
         { 0 }
     };
     train_args_add(args, table);
-}
-
-/* "out.html": "out". Other names get an ending, so that the folder is not the file. */
-static void name_folder(train_files *f)
-{
-    size_t length = strlen(f->report);
-    bool html = length > 5 && strcmp(f->report + length - 5, ".html") == 0;
-    snprintf(f->report_folder, sizeof f->report_folder, "%.*s%s", (int)(html ? length - 5 : length),
-             f->report, html ? "" : ".run");
 }
 
 /* From rank 0; all ranks stop if it cannot. */
@@ -62,8 +54,11 @@ td_status train_report_begin(train_run *r)
         return td_fail(TD_E_ARG, "--report writes a trace itself, into --log-dir: give one of "
                                  "--report and --trace");
     }
-    if (f->log_dir == NULL) {
-        name_folder(f);
+    if (f->log_dir == NULL) { /* "out.html": "out". Others get an ending: no file is a folder */
+        size_t size = strlen(f->report);
+        bool html = size > 5 && strcmp(f->report + size - 5, ".html") == 0;
+        snprintf(f->report_folder, sizeof f->report_folder, "%.*s%s", (int)(html ? size - 5 : size),
+                 f->report, html ? "" : ".run");
         f->log_dir = f->report_folder;
     }
     int length = snprintf(f->report_trace, sizeof f->report_trace, "%s/trace.json", f->log_dir);
@@ -78,37 +73,32 @@ td_status train_report_begin(train_run *r)
 
 /* ---- settings.json ---- */
 
-static void put_mib(FILE *out, const char *what, size_t bytes)
+static double rounded_mib(size_t bytes)
 {
-    td_fprintf(out, ",\n\"%s, MiB on a rank\":%.2f", what, (double)bytes / 1048576);
+    return round(100 * (double)bytes / 1048576) / 100;
 }
 
-static void put_run_settings(FILE *out, const train_run *r)
+static cJSON *settings_of(const train_run *r)
 {
     size_t flat = td_tensor_bytes(td_params_flat(td_parameters(r->net)));
     td_shard_stats kept = { flat, flat, td_optim_state_bytes(r->optim), .units = 0 };
     kept = train_shards(r) ? td_ddp_shard_stats(r->net) : kept;
-    fputs("{\"program\":", out);
-    report_json(out, r->app);
-    fputs(",\n\"version\":", out);
-    report_json(out, td_version());
-    fputs(",\n\"training data\":", out);
-    report_json(out, r->data_name);
-    fprintf(out, ",\n\"ranks\":%d,\n\"threads of a rank\":%d", td_dist_world_size(),
-            td_threads(r->args.device));
-    put_mib(out, "values", kept.values);
-    put_mib(out, "gradients", kept.gradients);
-    put_mib(out, "optimizer's state", kept.state);
-    fputs(",\n\"options\":{", out);
+    cJSON *all = cJSON_CreateObject();
+    cJSON_AddStringToObject(all, "program", r->app);
+    cJSON_AddStringToObject(all, "version", td_version());
+    cJSON_AddStringToObject(all, "training data", r->data_name);
+    cJSON_AddNumberToObject(all, "ranks", td_dist_world_size());
+    cJSON_AddNumberToObject(all, "threads of a rank", td_threads(r->args.device));
+    cJSON_AddNumberToObject(all, "values, MiB on a rank", rounded_mib(kept.values));
+    cJSON_AddNumberToObject(all, "gradients, MiB on a rank", rounded_mib(kept.gradients));
+    cJSON_AddNumberToObject(all, "optimizer's state, MiB on a rank", rounded_mib(kept.state));
+    cJSON *options = cJSON_AddObjectToObject(all, "options");
     for (int i = 0; i < r->args.option_count; i++) {
         char value[CLI_TEXT_BYTES];
         cli_get(&r->args.options[i], value, sizeof value);
-        fputs(i > 0 ? ",\n" : "\n", out);
-        report_json(out, r->args.options[i].name);
-        fputc(':', out);
-        report_json(out, value);
+        cJSON_AddStringToObject(options, r->args.options[i].name, value);
     }
-    fputs("}}\n", out);
+    return all;
 }
 
 td_status train_write_settings(const train_run *r)
@@ -118,13 +108,13 @@ td_status train_write_settings(const train_run *r)
         return TD_OK;
     }
     snprintf(path, sizeof path, "%s/settings.json", r->args.files.log_dir);
-    FILE *out = fopen(path, "w");
-    bool written = false;
-    if (out != NULL) {
-        put_run_settings(out, r);
-        written = !ferror(out);
-        written = fclose(out) == 0 && written;
-    }
+    cJSON *settings = settings_of(r);
+    char *text = cJSON_Print(settings);
+    cJSON_Delete(settings);
+    FILE *out = text != NULL ? fopen(path, "w") : NULL;
+    bool written = out != NULL && fprintf(out, "%s\n", text) > 0;
+    written = out != NULL && fclose(out) == 0 && written;
+    free(text);
     return written ? TD_OK : td_fail(TD_E_IO, "cannot write %s: %s", path, strerror(errno));
 }
 

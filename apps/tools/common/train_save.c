@@ -26,17 +26,6 @@ static void move_back(train_state *state, int64_t batch, double share)
     state->batch = batch;
 }
 
-/* On all ranks, where each may have a part of the weights. */
-static bool weights_are_finite(const train_run *r)
-{
-    td_tensor *flat = td_params_flat(td_parameters(r->net));
-    double bad = !td_kernels_of(td_device_of(flat))->all_finite(flat);
-    if (r->saving.together) {
-        (void)ranks_sum(&bad, 1); /* a failure is one of saving, too */
-    }
-    return bad == 0;
-}
-
 static void option_key(const cli_option *option, char *key, size_t size)
 {
     snprintf(key, size, "option.%s", option->name);
@@ -105,7 +94,12 @@ static td_status save(train_run *r, const char *path, td_saving **background)
         return TD_OK;
     }
     r->saving.together = together;
-    return weights_are_finite(r)
+    td_tensor *flat = td_params_flat(td_parameters(r->net));
+    double bad = !td_kernels_of(td_device_of(flat))->all_finite(flat);
+    if (together) {               /* each rank may have a part of the weights */
+        (void)ranks_sum(&bad, 1); /* a failure is one of saving, too */
+    }
+    return bad == 0
                ? write_checkpoint(r, checkpoint)
                : td_fail(TD_E_ARG,
                          "the weights hold NaN or infinity after epoch %" PRId64 ", step %" PRId64
@@ -256,19 +250,6 @@ static td_status read_state(const char *path, train_state *state)
     return TD_OK;
 }
 
-static td_status set_from(const char *path, const cli_option *option, const char *value, char *text)
-{
-    char why[512];
-    if (option->kind == CLI_TEXT && value[0] == '\0') {
-        return TD_OK; /* it was not set */
-    }
-    snprintf(text, CLI_TEXT_BYTES, "%s", value);
-    if (!cli_set(option, text, why, sizeof why)) {
-        return td_fail(TD_E_FORMAT, "%s: option %s: %s", path, option->name, why);
-    }
-    return TD_OK;
-}
-
 static td_status restore_option(const char *path, const cli_option *option, char *text)
 {
     char key[64], value[CLI_TEXT_BYTES], now[CLI_TEXT_BYTES];
@@ -280,8 +261,15 @@ static td_status restore_option(const char *path, const cli_option *option, char
     TD_TRY(status == TD_E_NOTFOUND
                ? td_fail_context(status, "%s is no checkpoint of a training run", path)
                : status);
+    if (!option->given && option->kind == CLI_TEXT && value[0] == '\0') {
+        return TD_OK; /* it was not set */
+    }
     if (!option->given) {
-        return set_from(path, option, value, text);
+        char why[512];
+        snprintf(text, CLI_TEXT_BYTES, "%s", value);
+        return cli_set(option, text, why, sizeof why)
+                   ? TD_OK
+                   : td_fail(TD_E_FORMAT, "%s: option %s: %s", path, option->name, why);
     }
     cli_get(option, now, sizeof(now));
     if (option->resume == CLI_FIXED && strcmp(now, value) != 0) {

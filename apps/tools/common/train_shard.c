@@ -26,16 +26,6 @@ td_status train_mesh(train_run *r)
                          pp, tp, r->app);
 }
 
-/* What --shard says. */
-static td_shard shard_of(const train_args *args)
-{
-    int way = TD_SHARD_PARAMETERS;
-    while (way > 0 && (args->ranks.shard == NULL || strcmp(args->ranks.shard, words[way]) != 0)) {
-        way--;
-    }
-    return (td_shard)way;
-}
-
 bool train_defers(const train_run *r)
 {
     return td_dist_is_initialized() &&
@@ -44,8 +34,13 @@ bool train_defers(const train_run *r)
 
 td_status train_set_shard(train_run *r)
 {
+    int stage = TD_SHARD_PARAMETERS;
+    while (stage > 0 &&
+           (r->args.ranks.shard == NULL || strcmp(r->args.ranks.shard, words[stage]) != 0)) {
+        stage--;
+    }
     r->ranks.zero.strategy.type = &td_zero_type;
-    r->ranks.zero.stage = shard_of(&r->args);
+    r->ranks.zero.stage = (td_shard)stage;
     r->ranks.zero.offload = r->args.ranks.offload;
     bool narrow = r->args.ranks.wire != NULL && strcmp(r->args.ranks.wire, "none") != 0;
     r->ranks.zero.wire = narrow ? r->args.ranks.wire : NULL;

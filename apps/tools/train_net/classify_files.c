@@ -4,6 +4,7 @@
 
 #include <dirent.h>
 #include <limits.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 void classify_epoch_path(const classify_run *c, int64_t epochs_done, char *path)
@@ -33,62 +34,39 @@ static bool read_name(const char *name, int64_t *epochs_done, int64_t *steps)
            (numbers == 2 && name[step_end] == '\0' && *epochs_done >= 0 && *steps > 0);
 }
 
-static DIR *files_open_folder(const classify_run *c, char *path)
+static int is_checkpoint_name(const struct dirent *entry)
 {
-    snprintf(path, TRAIN_PATH_BYTES, "%s/checkpoints", c->s.out_dir);
-    return opendir(path);
-}
-
-/* Where a checkpoint stands in training. */
-typedef struct place {
     int64_t epochs, steps;
-} place;
-
-static bool is_before(place a, place b)
-{
-    return a.epochs < b.epochs || (a.epochs == b.epochs && a.steps < b.steps);
+    return read_name(entry->d_name, &epochs, &steps);
 }
 
-/* The highest checkpoint before a place, which is then its own. */
-static bool find_before(const classify_run *c, place *end)
-{
-    char path[TRAIN_PATH_BYTES];
-    place best = { -1, 0 }, at;
-    DIR *folder = files_open_folder(c, path);
-    for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
-        if (read_name(entry->d_name, &at.epochs, &at.steps) && is_before(at, *end) &&
-            is_before(best, at)) {
-            best = at;
-        }
-    }
-    if (folder != NULL) {
-        closedir(folder);
-    }
-    *end = best;
-    return best.epochs >= 0;
-}
-
+/* Numbers in names are sorted as numbers: an epoch's steps follow the epoch. */
 td_status classify_highest(const classify_run *c, int64_t *epochs_done, int64_t *steps)
 {
-    char path[TRAIN_PATH_BYTES];
-    bool damaged = false;
-    for (place at = { INT64_MAX, 0 }; find_before(c, &at); damaged = true) {
-        classify_step_path(c, at.epochs, at.steps, path);
-        td_status status = train_look_at(path);
-        if (status != TD_E_FORMAT) {
-            *epochs_done = at.epochs;
-            *steps = at.steps;
-            return status;
-        }
-        fprintf(stderr, "%s; remove it. This run goes on from the checkpoint before it\n",
-                td_last_error());
-    }
+    char folder[TRAIN_PATH_BYTES], path[TRAIN_PATH_BYTES + NAME_MAX + 2];
+    struct dirent **list = NULL;
+    snprintf(folder, sizeof folder, "%s/checkpoints", c->s.out_dir);
+    int count = scandir(folder, &list, is_checkpoint_name, versionsort);
+    td_status status = count > 0 ? TD_E_FORMAT : TD_OK;
     *epochs_done = -1;
-    return damaged ? td_fail(TD_E_FORMAT,
-                             "all checkpoints in %s/checkpoints are damaged: remove them to begin "
-                             "again",
-                             c->s.out_dir)
-                   : TD_OK;
+    for (int i = count - 1; i >= 0; i--) {
+        if (status == TD_E_FORMAT) { /* so far */
+            snprintf(path, sizeof path, "%s/%s", folder, list[i]->d_name);
+            status = train_look_at(path);
+            if (status == TD_E_FORMAT) {
+                fprintf(stderr, "%s; remove it. This run goes on from the checkpoint before it\n",
+                        td_last_error());
+            } else {
+                (void)read_name(list[i]->d_name, epochs_done, steps);
+            }
+        }
+        free(list[i]);
+    }
+    free(list);
+    return status == TD_E_FORMAT
+               ? td_fail(status, "all checkpoints in %s are damaged: remove them to begin again",
+                         folder)
+               : status;
 }
 
 /* What a process that was killed while it saved has left:
@@ -109,7 +87,8 @@ void classify_remove_old(const classify_run *c, int64_t epochs_done)
 {
     char path[TRAIN_PATH_BYTES];
     int64_t keep = c->s.train.keep_checkpoints;
-    DIR *folder = files_open_folder(c, path);
+    snprintf(path, sizeof path, "%s/checkpoints", c->s.out_dir);
+    DIR *folder = opendir(path);
     for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
         int64_t epoch, step;
         bool old = read_name(entry->d_name, &epoch, &step)
