@@ -220,7 +220,7 @@ static int run(job *j)
                 r->app, started ? " (the environment says that this is one of those)" : "");
         return 1;
     }
-    return j->dp > 0 ? train_main(r, train) : train_start(r, train, j->spawn);
+    return j->dp > 0 ? train_main(r, train) : train_start(r, train, sizeof *j, j->spawn);
 }
 
 /* ---- options ---- */

@@ -174,6 +174,9 @@ int td_count_cpus(void);
 /* Sets the number of processes of this host that share its CPUs; thread pools of the default size
  * change. Call it between steps. td_dist_init calls it, and td_dist_destroy calls it with 1. */
 void td_share_cpus(int processes);
+/* The most step memory, in bytes, of steps that this thread has not begun yet: a thread of many
+ * reserves its share of addresses. 0: all of the machine's. */
+void td_step_limit(size_t bytes);
 /* The local rank, for td_default_device. td_dist_init sets it, td_dist_destroy sets 0. */
 void td_set_local_rank(int local_rank);
 

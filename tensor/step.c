@@ -43,6 +43,7 @@ typedef struct step {
 
 static _Thread_local step *thread_step; /* NULL: no step yet */
 static _Thread_local void (*on_abandon)(void);
+static _Thread_local size_t most_memory; /* td_step_limit */
 
 /* ---- a thread's step ---- */
 
@@ -115,6 +116,11 @@ void td_step_begin_at(td_site at)
             td_arena_begin_step(s->arena[i]);
         }
     }
+}
+
+void td_step_limit(size_t bytes)
+{
+    most_memory = bytes;
 }
 
 /* ---- retaining and releasing ---- */
@@ -264,7 +270,7 @@ static td_arena *arena_of(step *s, td_device device)
 {
     td_arena **arena = &s->arena[arena_index(device)];
     if (*arena == NULL) {
-        *arena = td_arena_new(device, 0);
+        *arena = td_arena_new(device, most_memory);
         TD_REQUIRE(*arena != NULL, TD_NOWHERE, "%s", td_last_error());
     }
     return *arena;

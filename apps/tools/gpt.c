@@ -132,7 +132,7 @@ static int gpt_begin(gpt_run *g)
         td_module_free(r->net);
         return code;
     }
-    return train_start(r, train_gpt, g->spawn);
+    return train_start(r, train_gpt, sizeof *g, g->spawn);
 }
 
 /* ---- options ---- */

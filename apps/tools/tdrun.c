@@ -4,13 +4,14 @@
  *   tdrun --nnodes 2 --node-rank 0 --master-addr node0 --nproc-per-node 8 ./train     (on node0)
  *   tdrun --nnodes 1:4 --rdzv-endpoint node0:29500 --max-restarts 3 ./train           (on each)
  *   tdrun --world 64 --on 2 ./train                     64 ranks' weights, computed by 2 processes
+ *   tdrun --world 256 --sim --link 25GB/s,5us ./train   what 256 ranks would take, simulated
  *
  * Each process finds its place in the environment: RANK, LOCAL_RANK, WORLD_SIZE, ...
  * (dist/comm/launch/workers.c); td_dist_init() reads it. */
 #include "apps/tools/common/cli.h"
+#include "apps/tools/common/worlds.h"
 #include "dist/comm/launch/launcher.h"
 #include "dist/comm/mesh.h"
-#include "dist/leaves/leaves.h"
 #include "tensor/extend.h"
 
 #include <glob.h>
@@ -27,7 +28,7 @@ typedef struct arguments {
     const char *endpoint, *redirects, *tee, *filter, *token_file;
     int64_t node_rank, master_port; /* -1: not given */
     int64_t max_restarts;
-    int64_t world; /* 0: not given */
+    worlds worlds;
     bool standalone, require_token;
     char endpoint_host[256];
     const char *backend, *conf, *signals; /* torchrun's */
@@ -260,29 +261,6 @@ static void settle_workers(arguments *a)
     }
 }
 
-/* A rank of td_ddp is a leaf (docs/leaves.md), so the program is told to have as many. */
-static void settle_world(arguments *a)
-{
-    static char leaves[16];
-    if (a->world == 0) {
-        return;
-    }
-    if (a->nproc == NULL) {
-        cli_refuse("--world %d: on how many processes? Add --on N", (int)a->world);
-    }
-    int count = 0;
-    while (a->launch.argv[count] != NULL) {
-        count++;
-    }
-    char **argv = calloc((size_t)count + 3, sizeof *argv);
-    TD_REQUIRE(argv != NULL, TD_HERE, "no memory for %d arguments", count);
-    memcpy(argv, a->launch.argv, (size_t)count * sizeof *argv);
-    snprintf(leaves, sizeof leaves, "%d", (int)a->world);
-    argv[count] = "--leaves";
-    argv[count + 1] = leaves;
-    a->launch.argv = argv;
-}
-
 /* ---- what torchrun takes ---- */
 
 /* Options of torchrun that mean nothing here, and what to do instead; NULL: it is always so here.
@@ -378,6 +356,7 @@ static void check_signals(const char *text)
 static void settle(arguments *a)
 {
     td_launch_options *o = &a->launch;
+    worlds_settle(&a->worlds, a->nproc != NULL, &o->argv);
     if (o->run_id[0] != '\0' && !td_run_id_is_valid(o->run_id)) {
         cli_refuse("--rdzv-id: '%s' is no good name for a folder", o->run_id);
     }
@@ -391,7 +370,6 @@ static void settle(arguments *a)
     read_conf(a);
     check_signals(a->signals);
     read_nodes(a->nodes, o);
-    settle_world(a);
     settle_workers(a);
     settle_place(a);
     settle_token(a);
@@ -402,7 +380,7 @@ static void settle(arguments *a)
 
 static void tdrun_read_command_line(cli_option *options, int argc, char **argv, arguments *a)
 {
-    enum { FIRST = 10 }; /* that say who takes part */
+    enum { FIRST = 8 }; /* that say who takes part */
     int count = 0;
     for (; options[count].name != NULL; count++) {
         options[count].first = count < FIRST;
@@ -410,6 +388,7 @@ static void tdrun_read_command_line(cli_option *options, int argc, char **argv, 
     cli_rest program = {
         .name = "PROGRAM [ARGUMENT...]", .wanted = "one program", .least = 1, .is_command = true
     };
+    count += worlds_options(&a->worlds, &a->nproc, options + count);
     add_foreign(options + count);
     cli_parse_rest(
         argc, argv,
@@ -440,9 +419,6 @@ int main(int argc, char **argv)
         cli_text("mesh", "DIM=N,...", &o->mesh,
                  "The processes' dimensions pp, rep, dp, tp, as in rep=2,dp=4; *: what is left. "
                  "Sets --nproc-per-node, or must fit it; programs read it as TANDEM_MESH"),
-        cli_int("world", &a.world, 0, TD_LEAVES_MOST,
-                "With --on P: P processes compute the weights of N ranks, by PROGRAM --leaves N"),
-        cli_text("on", "P", &a.nproc, "The same as --nproc-per-node, for --world"),
         cli_int("node-rank", &a.node_rank, -1, TD_LAUNCH_MAX_NODES - 1,
                 "This node's rank; node 0 hosts the store; -1: in the order of arrival"),
         cli_text("master-addr", "HOST", &o->host, "Node 0's address"),

@@ -80,6 +80,7 @@ typedef struct td_engine_init {
     const char *address; /* of this host, for peers; NULL: unknown */
     double timeout;
     double connect; /* seconds: timeout, or fewer, to connect to the other ranks */
+    int index;      /* the group's number among those of this td_dist_init; 0: the world */
 } td_engine_init;
 
 typedef struct td_engine_type {
@@ -95,6 +96,10 @@ typedef struct td_engine_type {
     /* Sends and receives, which must not block each other. c lives until poll says done. */
     td_status (*start)(void *engine, const td_collective *c, void **request);
     td_status (*poll)(void *engine, void *request, bool *done);
+    /* Not NULL: the engine needs no communication thread and no watchdog, and run is NULL. start
+     * then takes collectives of all kinds and does not block; end waits until one is over, and
+     * frees the request; poll may be called in between. */
+    td_status (*end)(void *engine, void *request);
     /* Between polls: waits until something may have changed, at most `seconds`. NULL: the core
      * sleeps for 100 us. */
     void (*idle)(void *engine, double seconds, bool background);
@@ -129,6 +134,13 @@ typedef struct td_engine_type {
 extern const td_engine_type td_shm_engine;
 /* "gloo" or "mpi" if its shim can be loaded, otherwise NULL with td_last_error(). */
 const td_engine_type *td_p2p_engine_find(const char *name);
+
+/* What td_spawn does in place of starting processes; NULL: nothing. */
+typedef td_status (*td_spawn_way)(const td_spawn_options *options);
+td_spawn_way td_spawn_way_find(void);
+
+/* Starts ranks as threads (engines/sim). */
+td_status td_sim_spawn(const td_spawn_options *options);
 
 /* "shm", "gloo", "mpi". A new engine is a folder in engines/, a declaration above, a branch in
  * registry.c, and its name in the message that tests/comm/test_dist_group.c expects. NULL with

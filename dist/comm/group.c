@@ -3,6 +3,7 @@
 
 #include "tensor/clock.h"
 #include "dist/comm/rendezvous.h"
+#include "dist/comm/thread_rank.h"
 #include "dist/comm/watchdog.h"
 #include "dist/comm/collectives.h"
 #include "tensor/storage.h"
@@ -16,14 +17,23 @@
 enum { MAX_GROUPS = 1024 };
 
 /* The state between td_dist_init and td_dist_destroy. */
-static struct {
+typedef struct dist_state {
     bool initialized;
     td_rendezvous_result met; /* this process's rank and the store, found by td_rendezvous */
     char backend[64]; /* that the program or the environment asks for; "": by where ranks are */
     double timeout, connect;      /* connect 0: the same */
     td_group *groups[MAX_GROUPS]; /* by index; NULL: not a member, or freed */
     int group_count;
-} dist;
+} dist_state;
+
+/* The process's, or that of a rank that is a thread. */
+static dist_state *dist_now(void)
+{
+    static dist_state of_process;
+    const td_thread_rank *thread = td_thread_rank_now();
+    return thread != NULL && thread->state != NULL ? thread->state : &of_process;
+}
+#define dist (*dist_now())
 
 /* ---- agreeing on an engine ---- */
 
@@ -104,6 +114,10 @@ static td_status start_engine(td_group *group, const int *ranks)
     if (group->size == 1) {
         return group->engine_type != NULL ? TD_OK : TD_E_UNSUPPORTED; /* as td_engine_find says */
     }
+    if (td_thread_rank_now() != NULL) {
+        td_engine_init place = { .rank = group->rank, .size = group->size, .index = group->index };
+        return group->engine_type->init(&group->engine, &place);
+    }
     TD_TRY(td_watched_store_open(group->store, &dist.met, ranks, group->size, &store));
     td_status status = group_agree(group, store, deadline);
     if (status == TD_OK) {
@@ -112,7 +126,8 @@ static td_status start_engine(td_group *group, const int *ranks)
                                 .size = group->size,
                                 .store = store,
                                 .address = dist.met.address[0] ? dist.met.address : NULL,
-                                .timeout = group_seconds_left(deadline) };
+                                .timeout = group_seconds_left(deadline),
+                                .index = group->index };
         init.connect = dist.connect > 0 ? fmin(dist.connect, init.timeout) : init.timeout;
         status = group->engine_type->init(&group->engine, &init);
     }
@@ -145,6 +160,9 @@ void td_group_end(td_group *group)
 static const td_engine_type *find_engine(const int *ranks, int size)
 {
     bool nccl = strcmp(dist.backend, "nccl") == 0;
+    if (td_thread_rank_now() != NULL) {
+        return td_thread_rank_now()->engine;
+    }
     if (nccl && !td_device_can_use_nccl(dist.met.local_rank)) {
         return NULL;
     }
@@ -171,7 +189,9 @@ static td_status make_group(int rank, int size, const int *ranks, const char *la
              strcmp(dist.backend, "nccl") == 0 ? "nccl" : "");
     snprintf(prefix, sizeof prefix, "pg%d/", group->index);
     td_queue_init(&group->queue);
-    td_status status = td_prefix_store_open(dist.met.store, prefix, &group->store);
+    td_status status = td_thread_rank_now() != NULL
+                           ? TD_OK
+                           : td_prefix_store_open(dist.met.store, prefix, &group->store);
     if (status == TD_OK) {
         group->engine_type = find_engine(ranks, size);
         status = start_engine(group, ranks);
@@ -192,13 +212,60 @@ static void choose_backend(const td_dist_options *options)
     snprintf(dist.backend, sizeof dist.backend, "%s", text != NULL ? text : "");
 }
 
+/* A rank that is a thread knows its place. */
+static td_status meet_in_process(td_thread_rank *thread)
+{
+    thread->state = calloc(1, sizeof *thread->state);
+    if (thread->state == NULL) {
+        return td_fail(TD_E_NOMEM, "td_dist_init: no memory");
+    }
+    thread->state->met = (td_rendezvous_result){ .rank = thread->rank,
+                                                 .world_size = thread->size,
+                                                 .local_rank = thread->rank,
+                                                 .local_world_size = thread->size,
+                                                 .one_host = true };
+    return TD_OK;
+}
+
+static td_status meet(const td_dist_options *options)
+{
+    if (td_thread_rank_now() != NULL) {
+        return meet_in_process(td_thread_rank_now());
+    }
+    if (td_spawn_way_find() != NULL) {
+        return td_fail(TD_E_ARG, "td_dist_init: ranks are simulated (TANDEM_SIM), and this program "
+                                 "does not start them by td_spawn");
+    }
+    return td_rendezvous(options, &dist.met);
+}
+
+/* Ranks that are threads share what there is one of in a process. */
+static void share_process(int ranks, int rank)
+{
+    if (td_thread_rank_now() == NULL) {
+        td_share_cpus(ranks);
+        td_set_local_rank(rank);
+    }
+}
+
+static void part(void)
+{
+    td_thread_rank *thread = td_thread_rank_now();
+    if (thread == NULL) {
+        td_rendezvous_end(&dist.met);
+    } else {
+        free(thread->state);
+        thread->state = NULL;
+    }
+}
+
 td_status td_dist_init_at(td_dist_options given, td_site at)
 {
     static const double TIMEOUT = 300;
     const td_dist_options *options = &given;
     TD_REQUIRE(!dist.initialized, at,
                "td_dist_init: it has been called before; td_dist_destroy comes first");
-    TD_TRY(td_rendezvous(options, &dist.met));
+    TD_TRY(meet(options));
     dist.timeout = options->timeout > 0 ? options->timeout : TIMEOUT;
     dist.connect = options->gathering != NULL ? options->gathering->connect_timeout : 0;
     dist.group_count = 0;
@@ -207,13 +274,12 @@ td_status td_dist_init_at(td_dist_options given, td_site at)
     if (status != TD_OK) {
         char text[TD_CAUSE_BYTES];
         snprintf(text, sizeof text, "%s", td_last_error());
-        td_rendezvous_end(&dist.met);
+        part();
         return td_fail(status, "%s", text);
     }
     dist.group_count = 1;
     dist.initialized = true;
-    td_share_cpus(td_dist_local_world_size());
-    td_set_local_rank(td_dist_local_rank());
+    share_process(td_dist_local_world_size(), td_dist_local_rank());
     return TD_OK;
 }
 
@@ -227,9 +293,8 @@ void td_dist_destroy(void)
         dist.groups[dist.group_count] = NULL;
     }
     dist.initialized = false;
-    td_share_cpus(1);
-    td_set_local_rank(0);
-    td_rendezvous_end(&dist.met);
+    share_process(1, 0);
+    part();
 }
 
 bool td_dist_is_initialized(void)

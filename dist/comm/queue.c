@@ -285,6 +285,44 @@ static td_status fail_submit(td_group *group)
     return td_fail(TD_E_NOMEM, "%s", text);
 }
 
+/* ---- engines without threads ---- */
+
+void td_queue_end_work(td_work *work)
+{
+    td_group *group = work->group;
+    td_status status = group->engine_type->end(group->engine, work->request);
+    status = status == TD_OK ? TD_OK : fail_collective(group, status);
+    pthread_mutex_lock(&group->queue.lock);
+    finish_work(group, work, status);
+    pthread_mutex_unlock(&group->queue.lock);
+}
+
+static td_status submit_at_once(td_group *group, td_collective *c, td_work **handle)
+{
+    td_queue *q = &group->queue;
+    pthread_mutex_lock(&q->lock);
+    c->number = is_message(c->kind) ? ++q->messages : ++q->collectives;
+    td_work *work = td_work_take(group, c, group->timeout);
+    q->outstanding += work != NULL;
+    pthread_mutex_unlock(&q->lock);
+    if (work == NULL) {
+        return fail_submit(group);
+    }
+    work->begun = work->queued;
+    td_status status = group->engine_type->start(group->engine, &work->c, &work->request);
+    if (status != TD_OK) {
+        status = fail_collective(group, status);
+        pthread_mutex_lock(&q->lock);
+        finish_work(group, work, status);
+        pthread_mutex_unlock(&q->lock);
+    }
+    if (handle == NULL) {
+        return td_work_wait(work, 0);
+    }
+    *handle = work;
+    return TD_OK;
+}
+
 td_status td_submit(td_group *group, td_collective *c, double timeout, td_work **handle)
 {
     td_queue *q = &group->queue;
@@ -296,6 +334,9 @@ td_status td_submit(td_group *group, td_collective *c, double timeout, td_work *
     td_not_recordable("%s of the CPU's memory is done by the host", td_kind_of(c->kind)->name);
     if (group->engine == NULL) {
         return submit_alone(group, c, handle);
+    }
+    if (group->engine_type->end != NULL) {
+        return submit_at_once(group, c, handle);
     }
     pthread_mutex_lock(&q->lock);
     c->number = is_message(c->kind) ? ++q->messages : ++q->collectives;

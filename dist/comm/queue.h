@@ -62,6 +62,9 @@ void td_queue_free(td_group *group);
  * group's. */
 td_status td_submit(td_group *group, td_collective *c, double timeout, td_work **work);
 
+/* Ends the work of an engine without threads (td_engine_type.end). */
+void td_queue_end_work(td_work *work);
+
 /* A collective in a group of one: the result is the input. */
 void td_run_alone(const td_collective *c, td_device device);
 

@@ -89,12 +89,22 @@ static td_status join_device(td_work *work, double timeout)
     return status;
 }
 
+/* Whether an engine without threads has it. */
+static bool is_unended(const td_work *work)
+{
+    const td_group *group = work->group;
+    return group->engine != NULL && group->engine_type->end != NULL && !atomic_load(&work->done);
+}
+
 td_status td_work_wait(td_work *work, double timeout)
 {
     td_group *group = work->group;
     td_queue *q = &group->queue;
     if (work->device != NULL) {
         return join_device(work, timeout);
+    }
+    if (is_unended(work)) {
+        td_queue_end_work(work);
     }
     pthread_mutex_lock(&q->lock);
     double end = td_clock() + timeout;
@@ -125,6 +135,11 @@ td_status td_work_wait(td_work *work, double timeout)
 
 bool td_work_test(const td_work *work)
 {
+    bool done = false;
+    if (is_unended(work)) {
+        const td_group *group = work->group;
+        return group->engine_type->poll(group->engine, work->request, &done) != TD_OK || done;
+    }
     return work->device != NULL ? work->device->type->reached(work->device, work->ticket)
                                 : atomic_load(&work->done);
 }

@@ -26,7 +26,8 @@ dist/leaves,dist/elastic
 dist/sync_bn
 dist/dp
 dist/trace
-dist/trace,tensor/observe
+dist/comm/engines/sim                           dist/comm/registry.c s/^#define SIM.*/#define SIM NULL/
+dist/trace,dist/comm/engines/sim,tensor/observe dist/comm/registry.c s/^#define SIM.*/#define SIM NULL/
 dist/graph,tensor/graph
 '
 

@@ -2,6 +2,7 @@
 #include "apps/tools/common/reports.h"
 
 #include "apps/tools/common/log.h"
+#include "dist/comm/engines/sim/sim.h"
 #include "nn/extra/inspect.h"
 #include "tensor/extend.h"
 #include "tensor/system/number.h"
@@ -91,6 +92,10 @@ td_status reports_begin(reports *r)
         r->memory = true;
         TD_TRY(check_can_save(r->picture));
     }
+    if (r->kernels != NULL) {
+        r->profile = true;
+        TD_TRY(check_can_save(r->kernels));
+    }
     if (r->profile) {
         td_profile_options options = { .device = r->device };
         TD_TRY(r->limits != NULL ? read_limits(r->limits, &options) : TD_OK);
@@ -117,5 +122,6 @@ td_status reports_end(reports *r, td_module *net, const td_optim *optim)
     if (r->profile) {
         td_profile_print(stdout, 0);
     }
+    TD_TRY(r->kernels != NULL ? td_sim_write_kernels(r->kernels) : TD_OK);
     return r->memory ? print_memory(r, net, optim) : TD_OK;
 }

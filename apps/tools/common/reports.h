@@ -6,7 +6,8 @@
 
 typedef struct reports {
     bool profile;
-    const char *limits; /* "GFLOPS,GBS"; NULL: measured */
+    const char *limits;  /* "GFLOPS,GBS"; NULL: measured */
+    const char *kernels; /* the file of kernels' costs; NULL: none */
     bool memory;
     const char *picture; /* of step memory; NULL: none */
     td_device device;

@@ -472,7 +472,7 @@ td_status train_loop(train_run *r)
         TD_TRY(test(r));
         TD_TRY(save_model(r));
     }
-    if (td_is_ddp(r->net) && ranks_first() && !r->stop && !r->args.quiet) {
+    if (td_is_ddp(r->net) && ranks_first() && !r->stop && !r->args.quiet && !train_simulates()) {
         td_ddp_print_stats(r->net, stdout);
     }
     TD_TRY(train_report_end(r));

@@ -185,9 +185,12 @@ typedef td_status (*train_program)(train_run *r);
  * between joining the others and leaving them. Returns the exit code. */
 int train_main(train_run *r, train_program program);
 /* The same in `ranks` processes that are started here; 0: in this one, or, where leaves, slices or
- * micro-batches need one of several, in a single one that is started. Returns the exit code: 128 +
- * a signal that stopped them all. */
-int train_start(train_run *r, train_program program, int64_t ranks);
+ * micro-batches need one of several, or ranks are simulated, in what is started for one. r: the
+ * program's job of `size` bytes begins with it. Returns the exit code: 128 + a signal that stopped
+ * them all. */
+int train_start(train_run *r, train_program program, size_t size, int64_t ranks);
+/* Whether the ranks that are started are simulated ones (tdrun --sim). */
+bool train_simulates(void);
 
 /* ---- for tasks ---- */
 

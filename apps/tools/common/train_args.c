@@ -38,6 +38,8 @@ void train_args_machine_options(train_args *args)
                  "Print at the end (and on Ctrl-C) where the time went, by kernel and module"),
         cli_text("profile-limits", "G,B", &args->reports.limits,
                  "What --profile calls 100 %: GFLOP/s and GB/s; otherwise measured at the start"),
+        cli_text("profile-kernels", "FILE", &args->reports.kernels,
+                 "--profile, and write what kernels cost, for tdrun --sim --kernels FILE"),
         cli_flag("memory", &args->reports.memory,
                  "Print at the end what memory is for: the plan of a step, its peak, and what "
                  "stays"),
@@ -176,7 +178,7 @@ td_status train_args_apply(train_args *args, const char *task)
 
 const char *train_args_arithmetic(void)
 {
-    static char text[32];
+    static _Thread_local char text[32];
     td_math math = td_math_now();
     snprintf(text, sizeof text, "%s%s", td_precision_name(math.precision),
              math.winograd ? " with winograd" : "");

@@ -6,6 +6,7 @@
 #include "dist/trace.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 td_status train_begin(train_run *r)
 {
@@ -96,28 +97,59 @@ int train_main(train_run *r, train_program program)
     return code;
 }
 
-/* What a started process runs. */
+/* What a started rank runs. */
 typedef struct started {
-    train_run *run;
+    train_run *run; /* the program's job begins with it */
+    size_t size;    /* of the job */
     train_program program;
 } started;
 
+/* A rank changes its job. A process has a copy of it; a thread (tdrun --sim) needs one, too, whose
+ * options are the copy's. */
 static int started_main(int local_rank, void *job)
 {
     (void)local_rank;
     const started *s = job;
-    return train_main(s->run, s->program);
+    char *own = malloc(s->size), *given = (char *)s->run;
+    if (own == NULL) {
+        return EXIT_FAILURE;
+    }
+    memcpy(own, given, s->size);
+    train_run *r = (train_run *)(void *)own;
+    for (int i = 0; i < r->args.option_count; i++) {
+        char *value = r->args.options[i].value;
+        if (value >= given && value < given + s->size) {
+            r->args.options[i].value = own + (value - given);
+        }
+    }
+    int code = train_main(r, s->program);
+    free(own);
+    return code;
 }
 
-int train_start(train_run *r, train_program program, int64_t ranks)
+bool train_simulates(void)
 {
-    const train_ranks *how = &r->args.ranks;
+    return getenv("TANDEM_SIM") != NULL;
+}
+
+int train_start(train_run *r, train_program program, size_t size, int64_t ranks)
+{
+    const train_args *a = &r->args;
+    const train_ranks *how = &a->ranks;
     bool together = how->leaves + how->slices + how->micro > 0 && !td_dist_is_launched();
-    int signal, count = (int)(ranks == 0 ? together : ranks);
+    int signal, count = (int)(ranks == 0 ? together || train_simulates() : ranks);
     if (count == 0) {
         return train_main(r, program);
     }
-    td_status status =
-        td_spawn(started_main, &(started){ r, program }, count, .stopped_by = &signal);
+    if (train_simulates() &&
+        (a->reports.profile || a->reports.kernels != NULL || a->reports.memory || a->compute.pin ||
+         a->compute.threads > 0 || a->files.trace != NULL || a->files.report != NULL)) {
+        td_fail(TD_E_ARG,
+                "a simulated run has no --profile, --memory, --trace, --report, --threads or "
+                "--pin: they are for a process, and its ranks are threads of one");
+        return app_failed(r->app);
+    }
+    started job = { r, size, program };
+    td_status status = td_spawn(started_main, &job, count, .stopped_by = &signal);
     return signal != 0 ? 128 + signal : status != TD_OK ? app_failed(r->app) : 0;
 }

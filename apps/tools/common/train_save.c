@@ -312,7 +312,7 @@ td_status train_look_at(const char *path)
 
 td_status train_find_latest(train_run *r)
 {
-    static char path[TRAIN_PATH_BYTES]; /* args.files.resume points to it */
+    static _Thread_local char path[TRAIN_PATH_BYTES]; /* args.files.resume points to it */
     latest_path(r, path);
     if (!r->args.files.auto_resume || r->args.files.resume != NULL || access(path, F_OK) != 0) {
         return TD_OK;

@@ -1,7 +1,7 @@
 /* td_spawn: the processes of one host, started from one program. */
 #include "dist/comm/launch/children.h"
 #include "tensor/clock.h"
-#include "dist/comm/comm.h"
+#include "dist/comm/engine.h"
 #include "dist/comm/launch/error_file.h"
 #include "dist/comm/store/net.h"
 #include "dist/comm/token.h"
@@ -211,6 +211,10 @@ static td_status spawn_wait_for_all(spawning *s, td_status status, double stop_t
 td_status td_spawn_at(td_spawn_options options, td_site at)
 {
     TD_REQUIRE(options.fn != NULL, at, "td_spawn: the function is NULL");
+    td_spawn_way way = td_spawn_way_find();
+    if (way != NULL) {
+        return way(&options);
+    }
     int nprocs = options.nprocs, nothing;
     int *stopped_by = options.stopped_by != NULL ? options.stopped_by : &nothing;
     *stopped_by = 0;

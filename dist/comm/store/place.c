@@ -1,6 +1,7 @@
 /* This process's rank and the place of the store, from a URL and launchers' environment variables.
  */
 #include "dist/comm/rendezvous.h"
+#include "dist/comm/thread_rank.h"
 
 #include "dist/comm/launch/hostlist.h"
 #include "tensor/system/text.h"
@@ -322,7 +323,8 @@ static bool in_mpirun(void)
  * world of one. */
 bool td_dist_is_launched(void)
 {
-    return env("RANK") != NULL || (in_slurm() && env("SLURM_STEP_NODELIST") != NULL) || in_mpirun();
+    return td_thread_rank_now() != NULL || env("RANK") != NULL ||
+           (in_slurm() && env("SLURM_STEP_NODELIST") != NULL) || in_mpirun();
 }
 
 static td_status plan_environment(td_rendezvous_plan *plan)
