@@ -69,7 +69,7 @@ says 'all test wines are right' '^Test: 36/36 right$'
 test "$(grep -c '^Epoch .*Loss' out)" -eq 100
 tap $? 'one rank prints' out
 works "the mean of both ranks' losses is PyTorch's" python3 "$compare" spawned "$golden" 0,1
-no_hello() { grep -v '^\[init\]' "$1"; }
+no_hello() { grep -vE '^(\[init\]|tandem: waiting)' "$1"; }
 no_hello spawned >spawned_losses
 same_run() { # same_run WAY: what was printed and saved is what the spawned ranks print and save
     no_hello out | same "$1: the same output as spawned" - spawned_losses
