@@ -65,8 +65,6 @@ start 300 "$apps/gpt" --data "$text" --epochs 1000 --epoch-steps 10 --batch-size
 works 'a page of a GPT' python3 "$client" page "$port" live.html 120
 kill -INT "$run"
 ended 'it ends' 130
-test -s gpt.html
-tap $? 'and has its page'
 works 'train_net --help' "$apps/train_net" --help
 says 'train_net has the option' '--report-live'
 
