@@ -12,15 +12,19 @@
 /* All that the library and its programs read; what a launcher sets for its workers; and what tests
  * and benchmarks read, whose names have beginnings of their own. */
 static const char *const names[] = {
-    "TANDEM_BACKEND",    "TANDEM_CACHE",         "TANDEM_CPU_ISA",        "TANDEM_CUDA_LIBRARIES",
-    "TANDEM_DATA",       "TANDEM_DEVICE",        "TANDEM_DEVICE_BACKEND", "TANDEM_DIST_DEBUG",
-    "TANDEM_DIST_STALL", "TANDEM_LIB_PATH",      "TANDEM_MESH",           "TANDEM_MODELS",
-    "TANDEM_NCCL",       "TANDEM_REQUIRE_TOKEN", "TANDEM_RUN_ID",         "TANDEM_TEXT",
-    "TANDEM_TOKEN",      "TANDEM_TOKEN_FILE",    "TANDEM_AGENT_STORE",    "TANDEM_ATTEMPT",
-    "TANDEM_ERROR_FILE", "TANDEM_MAX_RESTARTS",  "TANDEM_RESTART_COUNT",  "TANDEM_SPAWN_ID",
-    "TANDEM_SPAWN_SIZE", "TANDEM_SPAWN_TOKEN",   "TANDEM_GOLDEN",         "TANDEM_LLAMA2C",
-    "TANDEM_LLMC",       "TANDEM_LONG",          "TANDEM_ONNX",           "TANDEM_PICTURES",
-    "TANDEM_PYTHON",     "TANDEM_ELASTIC",
+    "TANDEM_BACKEND",        "TANDEM_CACHE",         "TANDEM_CPU_ISA",
+    "TANDEM_CUDA_LIBRARIES", "TANDEM_DATA",          "TANDEM_DEVICE",
+    "TANDEM_DEVICE_BACKEND", "TANDEM_DIST_DEBUG",    "TANDEM_DIST_STALL",
+    "TANDEM_LIB_PATH",       "TANDEM_MESH",          "TANDEM_MODELS",
+    "TANDEM_NCCL",           "TANDEM_REQUIRE_TOKEN", "TANDEM_RUN_ID",
+    "TANDEM_TEXT",           "TANDEM_TOKEN",         "TANDEM_TOKEN_FILE",
+    "TANDEM_AGENT_STORE",    "TANDEM_ATTEMPT",       "TANDEM_ERROR_FILE",
+    "TANDEM_MAX_RESTARTS",   "TANDEM_RESTART_COUNT", "TANDEM_SPAWN_ID",
+    "TANDEM_SPAWN_SIZE",     "TANDEM_SPAWN_TOKEN",   "TANDEM_GOLDEN",
+    "TANDEM_LLAMA2C",        "TANDEM_LLMC",          "TANDEM_LONG",
+    "TANDEM_ONNX",           "TANDEM_PICTURES",      "TANDEM_PYTHON",
+    "TANDEM_ELASTIC",        "TANDEM_SIM",           "TANDEM_SIM_LINK",
+    "TANDEM_SIM_CORES",      "TANDEM_SIM_KERNELS",   "TANDEM_SIM_KILL",
 };
 static const char *const beginnings[] = { "TANDEM_BENCH_", "TANDEM_CONV_", "TANDEM_EMULATE",
                                           "TANDEM_GPT2_", "TANDEM_TEST_" };
