@@ -157,7 +157,8 @@ LIB_SRC   += $(filter-out tensor/cuda/cudnn% tensor/cuda/cublas%,$(CUDA_C)) $(CU
 CUDA_FLAGS := -DTD_HAVE_CUDA=1 -DTD_EMULATED=1
 CUDA_CFLAGS := -Itests/emulate/include
 CPU_FLAGS  := -include tests/emulate/instructions.h
-CUDA_LIBS  := -lstdc++
+# Wrapped: tests/emulate/watch.c.
+CUDA_LIBS  := -lstdc++ $(addprefix -Wl$(comma)--wrap=,td_arena_take td_arena_give td_arena_reset td_arena_free td_cuda_take td_cuda_give)
 NVCC       = $(CXX) -x c++ -std=c++17 $(filter-out -std=% -Wstrict-prototypes -Wpedantic,$(ALL_CFLAGS)) \
              -fno-exceptions -fno-rtti -fno-threadsafe-statics -fno-strict-aliasing $(CUDA_CFLAGS)
 else ifneq ($(TD_HAVE_CUDA),)
@@ -243,8 +244,8 @@ endif
 $(B)/tensor/cuda/%.o: ALL_CFLAGS += $(CUDA_CFLAGS)
 $(B)/tensor/backend.o: ALL_CFLAGS += $(CUDA_FLAGS)
 $(B)/dist/comm/engines/nccl/load.o: ALL_CFLAGS += $(CUDA_FLAGS)
-$(B)/tests/cuda/test_cuda_memory.o $(B)/tests/cuda/test_cuda_shard.o: ALL_CFLAGS += $(CUDA_FLAGS)
-$(B)/tests/comm/test_dist_nccl_api.o $(B)/tests/cuda/test_cuda_plans.o $(B)/tests/cuda/test_cuda_launches.o: ALL_CFLAGS += $(CUDA_FLAGS) $(CUDA_CFLAGS)
+$(B)/tests/cuda/test_cuda_shard.o: ALL_CFLAGS += $(CUDA_FLAGS)
+$(B)/tests/comm/test_dist_nccl_api.o $(patsubst %,$(B)/tests/cuda/test_cuda_%.o,launches loader memory plans): ALL_CFLAGS += $(CUDA_FLAGS) $(CUDA_CFLAGS)
 $(call objects,$(filter $(OWN),$(filter %.c,$(LIB_SRC) $(TEST_SRC) $(wildcard tests/gpu/*.c tests/count/*.c)))): $(OWN_FLAGS)
 CU_FLAGS := $(CU_B)/flags$(if $(EMULATE),.cu)
 # Not before it is known which compiler that is: a new variant's first reading of this file would

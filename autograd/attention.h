@@ -24,8 +24,8 @@ TD_BEGIN_C
  * queries read rows 0 to past + t. A call with caches has no gradient. On the CPU a row has the
  * same bits as in a call with the whole sequence, however the sequence is cut into calls.
  *
- * The CPU computes tiles, and needs no memory of T S elements; other devices compose attention of
- * products and softmax. The result has q's dtype (docs/precision.md: as products). */
+ * No memory of T S elements is needed, but for heads wider than 256 on a GPU, where attention is
+ * composed of products and softmax. The result has q's dtype (docs/precision.md: as products). */
 typedef struct td_attention_options {
     int begin_; /* for the library: lets the macro take an empty list */
     td_tensor *qkv;

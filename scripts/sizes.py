@@ -18,13 +18,13 @@ from collections import defaultdict
 # plan, and the limit where the folder is still above it, with the reason. Whoever needs more lines than the plan
 # changes it here, in the same commit, and says in its message what a user would miss without them.
 PLAN = [
-    ("tensor", 3410, 3421, "a thread of many reserves its share of addresses"),
-    ("tensor/kernels", 895),
+    ("tensor", 3410, 3440, "a thread of many reserves its share of addresses"),
+    ("tensor/kernels", 900),
     ("tensor/cpu", 12265),
     ("tensor/cuda", 8300),
     ("tensor/*", 3360, 3730, "replacing files safely (system/) is twice what it was; a file in memory; kinds of files, names in the environment"),
     ("autograd", 1610, 1640, "backward in two halves, without which a pipeline has bubbles; results are observed"),
-    ("autograd/ops", 3850),
+    ("autograd/ops", 3870),
     ("autograd/*", 260),
     ("nn", 2050, 2415, "deferred parameters are asked for where a tensor is made, drawn, moved and listed; frozen ones; links of a chain"),
     ("nn/shared", 520),

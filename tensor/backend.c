@@ -35,6 +35,22 @@ const td_kernels *td_kernels_of(td_device device)
     return wrap != NULL ? wrap(device, own) : own;
 }
 
+int td_index_check_place(td_index_check *list, int *count, td_index_check wanted)
+{
+    int i = 0;
+    while (i < *count && !(list[i].op == wanted.op && list[i].what == wanted.what &&
+                           list[i].limit == wanted.limit && list[i].at.file == wanted.at.file &&
+                           list[i].at.line == wanted.at.line)) {
+        i++;
+    }
+    if (i == TD_INDEX_CHECKS) {
+        return -1;
+    }
+    list[i] = wanted;
+    *count += i == *count;
+    return i;
+}
+
 void td_report_index(const td_index_check *check, const double fault[2])
 {
     TD_REQUIRE(fault[0] == 0, check->at,

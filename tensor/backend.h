@@ -68,6 +68,11 @@ typedef struct td_index_check {
     td_site at;
 } td_index_check;
 
+/* The place of a check in a list of *count, which has room for TD_INDEX_CHECKS: `wanted` is added
+ * unless a check of the same line of the program is there. -1: there is no room. */
+enum { TD_INDEX_CHECKS = 16 };
+int td_index_check_place(td_index_check *list, int *count, td_index_check wanted);
+
 /* A fatal error, which blames check->at, if `fault`, as note_outside has written it, tells of an
  * element that is out of range. */
 void td_report_index(const td_index_check *check, const double fault[2]);

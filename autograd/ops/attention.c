@@ -225,6 +225,12 @@ static td_tensor *attention_composed(attention_heads x, bool causal, double scal
     return td_reshape_at(y, TD_SHAPE(batch, queries, heads * width), at);
 }
 
+static bool has_kernel(const td_tensor *x, int64_t width)
+{
+    bool fits = td_device_of(x).type == TD_DEVICE_CPU || width <= TD_GPU_ATTENTION_WIDTH;
+    return fits && !td_operations_observed();
+}
+
 static double checked_scale(double scale, int64_t width, td_site at)
 {
     scale = td_or_usual(scale, 1.0 / sqrt((double)width));
@@ -238,9 +244,8 @@ td_tensor *td_attention_at(td_attention_options o, td_site at)
     td_tensor *packed = o.qkv != NULL ? checked_packed(&o, at) : NULL;
     attention_params params = { .causal = !o.full };
     bool cached = o.k_cache != NULL || o.v_cache != NULL;
-    bool kernel = td_kernels_for(packed != NULL ? packed : o.q)->attention != NULL &&
-                  !td_operations_observed();
-    if (packed != NULL && kernel && !cached && td_numel(packed) > 0) {
+    if (packed != NULL && has_kernel(packed, packed->shape[2] / (o.heads + 2 * o.kv_heads)) &&
+        !cached && td_numel(packed) > 0) {
         int64_t width = packed->shape[2] / (o.heads + 2 * o.kv_heads);
         params =
             (attention_params){ o.heads, o.kv_heads, !o.full, checked_scale(o.scale, width, at) };
@@ -253,6 +258,7 @@ td_tensor *td_attention_at(td_attention_options o, td_site at)
     }
     check_keys(&x, params.causal, at);
     params.scale = checked_scale(o.scale, x.q->shape[3], at);
-    return kernel && td_numel(x.q) > 0 ? by_kernel((td_tensor *[]){ x.q, x.k, x.v }, &params, at)
-                                       : attention_composed(x, params.causal, params.scale, at);
+    return has_kernel(x.q, x.q->shape[3]) && td_numel(x.q) > 0
+               ? by_kernel((td_tensor *[]){ x.q, x.k, x.v }, &params, at)
+               : attention_composed(x, params.causal, params.scale, at);
 }

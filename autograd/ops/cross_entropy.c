@@ -1,7 +1,6 @@
 /* Softmax and negative log-likelihood in one, and negative log-likelihood alone. The kernel takes
  * rows, a logit for each of K classes: logits [N,K,d...] are first rearranged to [N d...,K]. */
 #include "autograd/ops/op.h"
-#include "tensor/hooks.h"
 
 static void entropy_backward(td_node *node, const td_tensor *dy)
 {
@@ -63,15 +62,11 @@ static void check_labels_but(const td_tensor *labels, int64_t classes, int64_t i
 void td_op_check_labels(const td_tensor *labels, int64_t classes, int64_t ignored, const char *op,
                         td_site at)
 {
-    int64_t bad;
     if (ignored != TD_IGNORES_NONE) {
         check_labels_but(labels, classes, ignored, op, at);
-        return;
+    } else {
+        td_op_check_index(labels, classes, op, "label", at);
     }
-    TD_REQUIRE(td_checked_by_device(labels, classes, op, "label", at) ||
-                   td_kernels_for(labels)->indices_in_range(labels, classes, &bad),
-               at, "%s: label %lld with %lld classes: labels must be 0 to %lld", op, (long long)bad,
-               (long long)classes, (long long)classes - 1);
 }
 
 int64_t td_op_ignored(int64_t ignore_index)

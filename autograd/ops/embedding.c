@@ -31,10 +31,7 @@ static void embedding_check(const td_tensor *index, const td_tensor *table, td_s
     TD_REQUIRE(td_same_device(td_device_of(index), td_device_of(table)), at,
                "embedding: index %s and table %s are on different devices", td_describe(index),
                td_describe(table));
-    int64_t bad;
-    TD_REQUIRE(td_kernels_for(table)->indices_in_range(index, table->shape[0], &bad), at,
-               "embedding: index %lld with table%s: indices must be 0 to %lld", (long long)bad,
-               TD_SHAPE_TEXT(table), (long long)table->shape[0] - 1);
+    td_op_check_index(index, table->shape[0], "embedding", "index", at);
 }
 
 td_tensor *td_embedding_at(td_embedding_options options, td_site at)

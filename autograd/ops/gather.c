@@ -22,10 +22,7 @@ static void gather_check(const char *op, const td_tensor *x, int dim, const td_t
     TD_REQUIRE(index->dtype == TD_I64 && td_same_device(td_device_of(index), td_device_of(x)), at,
                "%s: index %s beside x %s: it must be i64, on the same device", op,
                td_describe(index), td_describe(x));
-    int64_t bad;
-    TD_REQUIRE(td_kernels_for(x)->indices_in_range(index, x->shape[dim], &bad), at,
-               "%s: index %lld along dimension %d of x%s: indices must be 0 to %lld", op,
-               (long long)bad, dim, TD_SHAPE_TEXT(x), (long long)x->shape[dim] - 1);
+    td_op_check_index(index, x->shape[dim], op, "index", at);
 }
 
 /* `index` is not larger than `whole` but along dim. */
@@ -78,13 +75,18 @@ static td_tensor *gather(const char *name, td_tensor *x, td_gather_params params
                      .saved = { index }, TD_PARAMS(&params));
 }
 
+td_tensor *td_op_gather_known(td_tensor *x, int dim, td_tensor *index, td_site at)
+{
+    return gather("gather_dim", x, (td_gather_params){ dim, td_shape_of(index) }, index, at);
+}
+
 td_tensor *td_gather_dim_at(td_tensor *x, int dim, td_tensor *index, td_site at)
 {
     td_check_tensor(x, "gather_dim", "x", at);
     dim = td_check_dim(x, dim, at);
     gather_check("gather_dim", x, dim, index, at);
     check_sizes("gather_dim", x, dim, index, at);
-    return gather("gather_dim", x, (td_gather_params){ dim, td_shape_of(index) }, index, at);
+    return td_op_gather_known(x, dim, index, at);
 }
 
 td_tensor *td_index_select_at(td_tensor *x, int dim, td_tensor *index, td_site at)
@@ -133,14 +135,11 @@ td_tensor *td_scatter_add_at(td_tensor *x, int dim, td_tensor *index, td_tensor 
 td_tensor *td_one_hot_at(td_tensor *index, int64_t classes, td_site at)
 {
     td_check_tensor(index, "one_hot", "index", at);
-    int64_t bad;
     TD_REQUIRE(index->dtype == TD_I64 && classes >= 0, at,
                "one_hot: index %s, %lld classes: it must be i64, and classes not negative",
                td_describe(index), (long long)classes);
     const td_kernels *kernels = td_kernels_for(index);
-    TD_REQUIRE(kernels->indices_in_range(index, classes, &bad), at,
-               "one_hot: index %lld: indices must be 0 to %lld", (long long)bad,
-               (long long)classes - 1);
+    td_op_check_index(index, classes, "one_hot", "index", at);
     /* 0, 1, 2, ...: counted up on the device */
     td_device device = td_device_of(index);
     td_tensor *one = td_step_new(TD_SHAPE(classes), TD_I64, TD_ROW_MAJOR, device, at);

@@ -1,7 +1,7 @@
 /* The last layer of a language model and its loss in one: cross_entropy(x w^T, labels), with the
  * logits in chunks of the vocabulary. The forward keeps three numbers a row; the backward computes
- * each chunk again, and writes each part of dw once. Devices without the kernels, and observers,
- * get the two operations. */
+ * each chunk again, and writes each part of dw once. A GPU's chunk is the whole vocabulary where
+ * its logits fit, which are then kept. Observers get the two operations. */
 #include "autograd/ops/op.h"
 
 #include <string.h>
@@ -9,6 +9,7 @@
 /* A chunk has at least so many words, and otherwise at most so many logits. Whole steps: then a
  * row's loss has the same bits in any chunks. */
 enum { CHUNK_WORDS = 4096, CHUNK_LOGITS = 1 << 22, CHUNK_STEP = 1024 };
+static const int64_t GPU_LOGITS = (int64_t)1 << 31; /* 4 GB in 16 bits */
 
 typedef struct chunk_params {
     td_entropy_params entropy;
@@ -48,13 +49,29 @@ static td_tensor row_of(const td_tensor *all, int i)
     return row;
 }
 
-/* logits [N,n] = x w^T of the words from `first` on, over the memory of `room`. */
+/* Memory for the logits of a chunk. Its rows begin at multiples of 128 bytes (of 16-bit numbers):
+ * tensor cores read no others. */
+static td_tensor *chunk_room(const td_tensor *x, const td_tensor *w, int64_t chunk, td_site at)
+{
+    enum { UNIT = 64 };
+    int64_t n = (words_from(w, 0, chunk) + UNIT - 1) / UNIT * UNIT;
+    return td_step_new(TD_SHAPE(x->shape[0], n), x->dtype, TD_ROW_MAJOR, td_device_of(x), at);
+}
+
+/* The logits [N,n] of the words from `first` on, in the room. */
+static td_tensor logits_in(const td_tensor *room, const td_tensor *w, int64_t first, int64_t chunk)
+{
+    td_tensor logits = *room;
+    logits.shape[1] = words_from(w, first, chunk);
+    return logits;
+}
+
+/* The same, = x w^T */
 static td_tensor chunk_logits(const td_tensor *room, const td_tensor *x, const td_tensor *w,
                               int64_t first, const chunk_params *p)
 {
-    int64_t n = words_from(w, first, p->chunk);
-    td_tensor words = words_of(w, first, n), turned = td_op_swapped(&words, 0, 1);
-    td_tensor logits = td_op_with_shape(room, TD_SHAPE(x->shape[0], n), (int64_t[]){ n, 1 });
+    td_tensor logits = logits_in(room, w, first, p->chunk);
+    td_tensor words = words_of(w, first, logits.shape[1]), turned = td_op_swapped(&words, 0, 1);
     td_kernels_for(x)->matmul(&logits, x, &turned, NULL, false, p->math);
     return logits;
 }
@@ -77,7 +94,8 @@ static void slice_grads(const chunk_grads *c, int i, td_tensor *dx, bool accumul
     const td_kernels *kernels = td_kernels_for(x);
     td_tensor w = slice_of_words(all, i, p), labels = row_of(td_saved(c->node, 2), i);
     for (int64_t first = 0; first < w.shape[0]; first += p->chunk) {
-        td_tensor g = kept != NULL ? *kept : chunk_logits(c->room, x, &w, first, p);
+        td_tensor g = kept != NULL ? logits_in(kept, &w, first, p->chunk)
+                                   : chunk_logits(c->room, x, &w, first, p);
         kernels->entropy_chunk_grad(&g, c->dloss, td_saved(c->node, 4), td_saved(c->node, 3),
                                     &labels, first, &p->entropy);
         td_tensor words = words_of(&w, first, g.shape[1]), turned = td_op_swapped(&g, 0, 1);
@@ -123,8 +141,7 @@ static void chunks_backward(td_node *node, const td_tensor *dloss)
     }
     if (td_saved(node, 5) == NULL) { /* otherwise the kept logits become their gradient */
         td_tensor words = slice_of_words(w, 0, p);
-        td_shape shape = TD_SHAPE(x->shape[0], words_from(&words, 0, p->chunk));
-        c.room = td_op_new(shape, x->dtype, x, at);
+        c.room = chunk_room(x, &words, p->chunk, at);
     }
     slices_grads(&c, 0, p->slices.count, sum, dx.accumulate);
     if (sliced && sum != NULL) {
@@ -151,8 +168,7 @@ static td_tensor *in_chunks(td_tensor *x, td_tensor *w, td_tensor *labels, td_te
                                              : td_step_new(TD_SHAPE(p->slices.count, rows, 3),
                                                            TD_F64, TD_ROW_MAJOR, device, at);
     td_tensor words = slice_of_words(w, 0, p);
-    td_shape shape = TD_SHAPE(rows, words_from(&words, 0, p->chunk));
-    td_tensor *room = td_step_new(shape, x->dtype, TD_ROW_MAJOR, device, at);
+    td_tensor *room = chunk_room(x, &words, p->chunk, at);
     for (int i = 0; i < p->slices.count; i++) {
         td_tensor here = row_of(each, i), of = row_of(own, i);
         words = slice_of_words(w, i, p);
@@ -209,7 +225,8 @@ td_tensor *td_op_sliced_cross_entropy(td_linear_cross_entropy_options o,
                        .slices = *slices };
     td_op_check_labels(labels, slices->words > 0 ? slices->words : o.w->shape[0], p.entropy.ignore,
                        op, at);
-    int64_t room = CHUNK_LOGITS / (x->shape[0] + 1) / CHUNK_STEP * CHUNK_STEP;
+    int64_t most = td_device_of(x).type == TD_DEVICE_CPU ? CHUNK_LOGITS : GPU_LOGITS;
+    int64_t room = most / (x->shape[0] + 1) / CHUNK_STEP * CHUNK_STEP;
     p.chunk = o.chunk > 0 ? o.chunk : room > CHUNK_WORDS ? room : CHUNK_WORDS;
     td_tensor *own = slices->labels != NULL
                          ? slices->labels(labels, p.entropy.ignore, slices->user, at)

@@ -2,6 +2,8 @@
 #include "autograd/ops/op.h"
 
 #include "autograd/fused.h"
+#include "tensor/extend.h"
+#include "tensor/hooks.h"
 
 #include <string.h>
 
@@ -393,4 +395,14 @@ void td_op_same_padding(int64_t size, int64_t kernel, int stride, int dilation, 
     int64_t all = (windows - 1) * stride + reach - size;
     *before = all > 0 ? all / 2 : 0;
     *after = all > 0 ? all - all / 2 : 0;
+}
+
+void td_op_check_index(const td_tensor *index, int64_t limit, const char *op, const char *what,
+                       td_site at)
+{
+    int64_t bad;
+    TD_REQUIRE(td_checked_by_device(index, limit, op, what, at) ||
+                   td_kernels_for(index)->indices_in_range(index, limit, &bad),
+               at, "%s: %s %lld is out of range: it must be 0 to %lld", op, what, (long long)bad,
+               (long long)limit - 1);
 }

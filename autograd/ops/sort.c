@@ -27,7 +27,7 @@ td_tensor *td_sort_at(td_tensor *x, int dim, bool descending, td_tensor **index,
     if (index != NULL) {
         *index = order;
     }
-    return td_gather_dim_at(x, dim, order, at);
+    return td_op_gather_known(x, dim, order, at);
 }
 
 td_tensor *td_topk_at(td_tensor *x, int64_t k, int dim, td_tensor **index, td_site at)
@@ -39,7 +39,7 @@ td_tensor *td_topk_at(td_tensor *x, int64_t k, int dim, td_tensor **index, td_si
     if (index != NULL) {
         *index = order;
     }
-    return td_gather_dim_at(x, dim, order, at);
+    return td_op_gather_known(x, dim, order, at);
 }
 
 /* n - 1 - the first of x in the opposite order */

@@ -175,7 +175,8 @@ td_tensor *td_slices_vocabulary(const td_around_rest *rest, td_tensor *x, void *
     }
     td_tensor *labels = rest->second;
     int64_t words = m->weight->shape[0] * m->slices->slicing.ranks;
-    if (labels != NULL && td_op_chunks_entropy(td_device_of(x))) {
+    bool host = td_device_of(x).type == TD_DEVICE_CPU; /* which join_stats computes on */
+    if (labels != NULL && host && td_op_chunks_entropy(td_device_of(x))) {
         td_linear_cross_entropy_options o = {
             .x = x, .w = m->weight, .labels = labels, .ignore_index = IGNORED_LABEL
         };

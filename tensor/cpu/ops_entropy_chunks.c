@@ -16,8 +16,8 @@ enum {
 
 typedef struct chunk_job {
     const td_loops *loops, *halves;
-    td_dtype dtype; /* of the logits */
-    int64_t size, words, first;
+    td_dtype dtype;                    /* of the logits */
+    int64_t size, words, pitch, first; /* pitch: elements from a row to the next */
     char *logits;
     double *stats;
     const int64_t *labels;
@@ -33,6 +33,7 @@ static chunk_job chunk_job_of(const td_tensor *logits, const td_tensor *stats, i
                         .dtype = half ? TD_F32 : logits->dtype,
                         .size = (int64_t)td_dtype_size(logits->dtype),
                         .words = logits->shape[1],
+                        .pitch = logits->stride[0],
                         .first = first,
                         .logits = td_ptr(logits),
                         .stats = td_ptr(stats) };
@@ -62,7 +63,7 @@ static void chunk_range(void *ctx, int64_t begin, int64_t end)
         }
         for (int64_t i = 0; i < job->words; i += PIECE) {
             int64_t n = job->words - i < PIECE ? job->words - i : PIECE;
-            char *x = open_piece(job, job->logits + (r * job->words + i) * job->size, n, room);
+            char *x = open_piece(job, job->logits + (r * job->pitch + i) * job->size, n, room);
             job->loops->transformer.add_exponentials(n, x, &row[TOP], &row[SUM]);
             if (label >= i && label < i + n) {
                 row[OWN] = td_load_element(x, job->dtype, label - i);
@@ -109,7 +110,7 @@ static void chunk_grad_range(void *ctx, int64_t begin, int64_t end)
     const chunk_job *job = ctx;
     float room[PIECE];
     for (int64_t r = begin; r < end; r++) {
-        char *row = job->logits + r * job->words * job->size;
+        char *row = job->logits + r * job->pitch * job->size;
         int64_t label = job->labels[r] - job->first;
         if (job->labels[r] == job->ignore) {
             memset(row, 0, (size_t)(job->words * job->size));

@@ -6,36 +6,26 @@
 /* The checks that a device has been asked for since the last report; a call in a loop is one check.
  * A device's work comes from one thread at a time. */
 static struct checks {
-    td_index_check list[TD_CUDA_CHECKS];
+    td_index_check list[TD_INDEX_CHECKS];
     int count;
     double *faults; /* on the device, two for each check, as td_graphs.note_outside writes them */
 } checks[TD_MAX_DEVICES];
-
-static bool is_same(const td_index_check *a, const td_index_check *b)
-{
-    return a->op == b->op && a->what == b->what && a->limit == b->limit &&
-           a->at.file == b->at.file && a->at.line == b->at.line;
-}
 
 bool td_cuda_check_later(const td_tensor *index, int64_t limit, const char *op, const char *what,
                          td_site at)
 {
     td_device device = td_device_of(index);
     struct checks *c = &checks[device.index];
-    td_index_check wanted = { op, what, limit, at };
-    int i = 0;
-    while (i < c->count && !is_same(&c->list[i], &wanted)) {
-        i++;
-    }
-    size_t bytes = 2 * TD_CUDA_CHECKS * sizeof(double);
+    size_t bytes = 2 * TD_INDEX_CHECKS * sizeof(double);
     if (c->faults == NULL && (c->faults = td_cuda_take(device, bytes)) != NULL) {
         td_cuda_must(cudaMemsetAsync(c->faults, 0, bytes, td_cuda_of(device)->stream), op);
     }
-    if (i == TD_CUDA_CHECKS || c->faults == NULL) {
+    int i = c->faults == NULL
+                ? -1
+                : td_index_check_place(c->list, &c->count, (td_index_check){ op, what, limit, at });
+    if (i < 0) {
         return false;
     }
-    c->list[i] = wanted;
-    c->count += i == c->count;
     td_cuda_graphs.note_outside(index, limit, c->faults + 2 * i);
     return true;
 }

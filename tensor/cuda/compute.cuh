@@ -89,6 +89,12 @@ static inline bool td_aligned(const void *address, size_t bytes)
     return (uintptr_t)address % bytes == 0;
 }
 
+/* Whether an index is in [0, limit): those that users give are checked later. */
+__device__ static inline bool td_is_within(int64_t index, int64_t limit)
+{
+    return (uint64_t)index < (uint64_t)limit;
+}
+
 /* ---- walks ---- */
 
 /* i / d, neither negative: nvcc makes it a division of 32 bits wherever the numbers allow that. */

@@ -55,11 +55,10 @@ void td_cuda_fetch(td_device device, void *host, const void *memory, size_t byte
 /* checks.c: checks without waiting that the elements of an index (i64) lie in [0, limit). If one
  * does not, the next td_cuda_fetch is a fatal error that blames `at`. op and what are literals.
  * false: too many checks are under way. */
-enum { TD_CUDA_CHECKS = 16 };
 bool td_cuda_check_later(const td_tensor *index, int64_t limit, const char *op, const char *what,
                          td_site at);
 /* For td_cuda_fetch. The first, before the host waits, starts to copy the results of the checks to
- * faults[2 * TD_CUDA_CHECKS]; the second, afterwards, is fatal if an index was out of range. */
+ * faults[2 * TD_INDEX_CHECKS]; the second, afterwards, is fatal if an index was out of range. */
 void td_cuda_fetch_checks(td_cuda *gpu, double *faults);
 void td_cuda_report_checks(td_cuda *gpu, const double *faults);
 

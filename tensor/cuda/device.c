@@ -117,6 +117,22 @@ static td_status cuda_start(td_cuda *gpu)
     return td_cuda_tried(error) ? TD_OK : cannot_use(gpu->device, cudaGetErrorString(error));
 }
 
+/* Copies between this GPU and those that the process has opened before go directly, where the
+ * machine allows it; through the host otherwise. */
+static void open_ways(td_device device)
+{
+    for (int other = 0; other < TD_MAX_DEVICES; other++) {
+        int ends[] = { device.index, other };
+        for (int i = 0; i < 2 && state.gpus[other] != NULL; i++) {
+            int can = 0;
+            if (td_cuda_tried(cudaDeviceCanAccessPeer(&can, ends[i], ends[1 - i])) && can &&
+                td_cuda_tried(cudaSetDevice(ends[i]))) {
+                (void)td_cuda_tried(cudaDeviceEnablePeerAccess(ends[1 - i], 0));
+            }
+        }
+    }
+}
+
 /* A child has none of its parent's GPUs: td_cuda_open then says so. */
 static void forget_gpus(void)
 {
@@ -142,6 +158,7 @@ static td_status cuda_open_gpu(td_device device)
         free(gpu);
         return status;
     }
+    open_ways(device);
     if (state.process == 0) {
         pthread_atfork(NULL, NULL, forget_gpus);
     }

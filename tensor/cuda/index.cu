@@ -73,22 +73,25 @@ extern "C" void td_cuda_launch_argmax(int64_t *index, const void *x, td_dtype dt
 /* ---- embedding ---- */
 
 template <class W>
-__global__ void embedding(W *y, const W *table, const int64_t *index, int64_t count, int64_t d)
+__global__ void embedding(W *y, const W *table, const int64_t *index, int64_t count, int64_t rows,
+                          int64_t d)
 {
     TD_ROLLED
     for (int64_t i = TD_WALK_BEGIN; i < count * d; i += TD_WALK_STEP) {
         int64_t row = i / d;
-        y[i] = table[index[row] * d + (i - row * d)];
+        int64_t from = index[row];
+        y[i] = td_is_within(from, rows) ? table[from * d + (i - row * d)] : (W)-1;
     }
 }
 
 extern "C" void td_cuda_launch_embedding(void *y, const void *table, int size, const int64_t *index,
-                                         int64_t count, int64_t d, cudaStream_t stream)
+                                         int64_t count, int64_t rows, int64_t d,
+                                         cudaStream_t stream)
 {
     unsigned blocks = index_blocks_for(count * d);
 #define LAUNCH(W)                                                                                  \
     TD_LAUNCH((embedding<W>), blocks, TD_CUDA_THREADS, stream, (W *)y, (const W *)table, index,    \
-              count, d)
+              count, rows, d)
     if (size == 2) {
         LAUNCH(uint16_t);
     } else if (size == 4) {
@@ -99,53 +102,161 @@ extern "C" void td_cuda_launch_embedding(void *y, const void *table, int size, c
 #undef LAUNCH
 }
 
-/* A warp for each i of [begin, end): if index[i] has not come up before in that range, the warp
- * adds all rows of dy that have this index, in order. So a row of the table belongs to one warp,
- * and its sum has one order. */
-template <class S>
-__global__ void embedding_grad(S *table, const S *dy, const int64_t *index, int64_t begin,
-                               int64_t end, int64_t d)
+/* The gradient. Indices are sorted with their places (one block, a digit at a time), so the rows of
+ * dy that belong to one row of the table come one after the other, in order. Pieces of the sorted
+ * rows are added up side by side; what a row of the table has in several pieces is then put
+ * together in their order. So sums have one order, and many rows with one index (padding) are not
+ * added up by one thread. */
+enum {
+    DIGIT_BITS = 4,
+    DIGITS = 1 << DIGIT_BITS,
+    SORTERS = 512, /* threads; each has a run of neighbouring places */
+    PIECE = 64,    /* sorted rows */
+    GRAD_COLUMNS = 128
+};
+
+/* A pass of a stable sort by one digit: (keys, places)[from] to [to]; each n long. places NULL: 0,
+ * 1, 2, ..., and keys outside of the table become `rows`, behind all others. */
+__device__ static inline void sort_digit(int64_t *to, const int64_t *from, const int64_t *places,
+                                         int64_t n, int64_t rows, int digit)
 {
-    int lane = (int)threadIdx.x % 32;
-    int64_t i = begin + TD_WALK_BEGIN / 32;
-    if (i >= end) {
+    __shared__ unsigned counts[DIGITS][SORTERS];
+    int64_t share = (n + SORTERS - 1) / SORTERS, begin = threadIdx.x * share;
+    int64_t end = begin + share < n ? begin + share : n;
+    for (int d = 0; d < DIGITS; d++) {
+        counts[d][threadIdx.x] = 0;
+    }
+    for (int64_t i = begin; i < end; i++) {
+        int64_t key = td_is_within(from[i], rows) ? from[i] : rows;
+        counts[key >> digit & (DIGITS - 1)][threadIdx.x]++;
+    }
+    __syncthreads();
+    unsigned *all = &counts[0][0], before = 0, own[DIGITS];
+    for (int k = 0; k < DIGITS; k++) { /* this thread's part of the table, in its order */
+        own[k] = all[threadIdx.x * DIGITS + k];
+        before += own[k];
+    }
+    __shared__ unsigned sums[SORTERS];
+    sums[threadIdx.x] = before;
+    for (int by = 1; by < SORTERS; by *= 2) { /* of all threads up to this one */
+        __syncthreads();
+        unsigned other = (int)threadIdx.x >= by ? sums[threadIdx.x - by] : 0;
+        __syncthreads();
+        sums[threadIdx.x] += other;
+    }
+    unsigned at = sums[threadIdx.x] - before;
+    for (int k = 0; k < DIGITS; k++) {
+        all[threadIdx.x * DIGITS + k] = at;
+        at += own[k];
+    }
+    __syncthreads();
+    for (int64_t i = begin; i < end; i++) {
+        int64_t key = td_is_within(from[i], rows) ? from[i] : rows;
+        unsigned place = counts[key >> digit & (DIGITS - 1)][threadIdx.x]++;
+        to[place] = key;
+        to[n + place] = places ? places[i] : i;
+    }
+    __syncthreads();
+}
+
+/* sorted: the keys in order, then their places; both it and room have 2 n numbers. */
+__global__ void __launch_bounds__(SORTERS)
+    sort_indices(int64_t *sorted, int64_t *room, const int64_t *index, int64_t n, int64_t rows)
+{
+    int passes = 1;
+    while (passes % 2 == 0 || rows >> passes * DIGIT_BITS > 0) { /* odd: the last writes `sorted` */
+        passes++;
+    }
+    const int64_t *from = index, *places = NULL;
+    for (int k = 0; k < passes; k++) {
+        int64_t *to = k % 2 == 0 ? sorted : room;
+        sort_digit(to, from, places, n, rows, k * DIGIT_BITS);
+        from = to;
+        places = to + n;
+    }
+}
+
+/* The rows of a piece: a run of one key that ends in it, and has begun in it, is added to the
+ * table. Of others the sum goes into partial[piece][0] (it comes from the piece before) or [1] (it
+ * begins here, and goes on). */
+template <class S>
+__global__ void embedding_grad(S *table, S *partial, const S *dy, const int64_t *sorted, int64_t n,
+                               int64_t rows, int64_t d)
+{
+    int64_t across = (d + GRAD_COLUMNS - 1) / GRAD_COLUMNS;
+    int64_t piece = blockIdx.x / across, c = blockIdx.x % across * GRAD_COLUMNS + threadIdx.x;
+    int64_t begin = piece * PIECE, end = begin + PIECE < n ? begin + PIECE : n;
+    if (c >= d) {
         return;
     }
-    int64_t wanted = index[i];
-    for (int64_t j = begin; j < end; j += 32) {
-        bool same = j + lane < end && index[j + lane] == wanted;
-        unsigned found = __ballot_sync(0xffffffffu, same);
-        for (; found != 0; found &= found - 1) {
-            int64_t row = j;
-            while ((found >> (row - j) & 1u) == 0) {
-                row++;
-            }
-            if (row < i) {
-                return;
-            }
-            for (int64_t c = lane; c < d; c += 32) {
-                table[wanted * d + c] += dy[row * d + c];
-            }
+    for (int64_t i = begin; i < end;) {
+        int64_t key = sorted[i], first = i;
+        S sum = 0;
+        TD_ROLLED
+        for (; i < end && sorted[i] == key; i++) {
+            sum += dy[sorted[n + i] * d + c];
+        }
+        bool before = first == begin && begin > 0 && sorted[begin - 1] == key;
+        bool after = i == end && end < n && sorted[end] == key;
+        if (key >= rows) {
+            return;
+        }
+        if (before || after) {
+            partial[(2 * piece + (before ? 0 : 1)) * d + c] = sum;
+        } else {
+            table[key * d + c] += sum;
         }
     }
 }
 
+/* Runs that begin in a piece and go on behind it. */
+template <class S>
+__global__ void join_pieces(S *table, const S *partial, const int64_t *sorted, int64_t n,
+                            int64_t rows, int64_t d)
+{
+    int64_t across = (d + GRAD_COLUMNS - 1) / GRAD_COLUMNS;
+    int64_t piece = blockIdx.x / across, c = blockIdx.x % across * GRAD_COLUMNS + threadIdx.x;
+    int64_t begin = piece * PIECE, end = begin + PIECE;
+    if (c >= d || end >= n || sorted[end] != sorted[end - 1] || sorted[end] >= rows) {
+        return;
+    }
+    int64_t key = sorted[end];
+    if (begin > 0 && sorted[begin - 1] == key && sorted[begin] == key) {
+        return; /* it has begun before */
+    }
+    S sum = partial[(2 * piece + 1) * d + c];
+    TD_ROLLED
+    for (int64_t at = end; at < n && sorted[at] == key; at += PIECE) {
+        sum += partial[at / PIECE * 2 * d + c];
+    }
+    table[key * d + c] += sum;
+}
+
+extern "C" int64_t td_cuda_embedding_pieces(int64_t count)
+{
+    return (count + PIECE - 1) / PIECE;
+}
+
 extern "C" void td_cuda_launch_embedding_grad(void *table, td_dtype dtype, const void *dy,
-                                              const int64_t *index, int64_t count, int64_t d,
+                                              const int64_t *index, int64_t count, int64_t rows,
+                                              int64_t d, int64_t *sorted, void *partial,
                                               cudaStream_t stream)
 {
-    enum { RANGE = 16384 }; /* indices that are compared with each other */
-    for (int64_t begin = 0; begin < count; begin += RANGE) {
-        int64_t end = count - begin < RANGE ? count : begin + RANGE;
-        unsigned blocks = (unsigned)((32 * (end - begin) + TD_CUDA_THREADS - 1) / TD_CUDA_THREADS);
-        if (dtype == TD_F32) {
-            TD_LAUNCH((embedding_grad<float>), blocks, TD_CUDA_THREADS, stream, (float *)table,
-                      (const float *)dy, index, begin, end, d);
-        } else {
-            TD_LAUNCH((embedding_grad<double>), blocks, TD_CUDA_THREADS, stream, (double *)table,
-                      (const double *)dy, index, begin, end, d);
-        }
+    int64_t blocks = td_cuda_embedding_pieces(count) * ((d + GRAD_COLUMNS - 1) / GRAD_COLUMNS);
+    TD_LAUNCH((sort_indices), 1, SORTERS, stream, sorted, sorted + 2 * count, index, count, rows);
+#define LAUNCH(S)                                                                                  \
+    TD_LAUNCH((embedding_grad<S>), (unsigned)blocks, GRAD_COLUMNS, stream, (S *)table,             \
+              (S *)partial, (const S *)dy, sorted, count, rows, d);                                \
+    if (count > PIECE) {                                                                           \
+        TD_LAUNCH((join_pieces<S>), (unsigned)blocks, GRAD_COLUMNS, stream, (S *)table,            \
+                  (const S *)partial, sorted, count, rows, d);                                     \
     }
+    if (dtype == TD_F32) {
+        LAUNCH(float);
+    } else {
+        LAUNCH(double);
+    }
+#undef LAUNCH
 }
 
 /* ---- range checks ---- */

@@ -28,10 +28,12 @@
 #define TD_ROLLED _Pragma("unroll 1")
 #define TD_PRAGMA(text) _Pragma(#text)
 #define TD_UNROLLED(n) TD_PRAGMA(unroll n)
+#define TD_MOST_BLOCKS(most) (most)
 #else
 #define TD_TILE_THREADS 32
 #define TD_ROLLED
 #define TD_UNROLLED(n)
+#define TD_MOST_BLOCKS(most) td_emulate_most_blocks(most)
 #define TD_LAUNCH(kernel, blocks, threads, stream, ...)                                            \
     td_emulate_launch(TD_UNPARENTHESISED kernel, blocks, threads, stream, __VA_ARGS__)
 #endif
@@ -41,6 +43,7 @@
 static inline unsigned td_blocks(int64_t n, int threads, unsigned most)
 {
     int64_t blocks = (n + threads - 1) / threads;
+    most = TD_MOST_BLOCKS(most);
     return blocks < 1 ? 1 : blocks < most ? (unsigned)blocks : most;
 }
 

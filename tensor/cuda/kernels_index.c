@@ -25,7 +25,7 @@ void td_cuda_embedding(td_tensor *y, const td_tensor *table, const td_tensor *in
     const void *from = td_stage_in(&stable, table, TD_ROW_MAJOR);
     void *to = td_stage_out(&sy, y, TD_ROW_MAJOR, false);
     td_cuda_launch_embedding(to, from, (int)td_dtype_size(table->dtype), rows, td_numel(index),
-                             table->shape[1], td_cuda_stream(y));
+                             table->shape[0], table->shape[1], td_cuda_stream(y));
     td_cuda_launched("embedding");
     td_stage_end(&sy, &stable, &sindex);
 }
@@ -41,9 +41,16 @@ void td_cuda_embedding_grad(td_tensor *dtable, const td_tensor *dy, const td_ten
         td_cuda_fill(sdtable.tensor, 0.0);
     }
     if (td_numel(dy) > 0) {
-        td_cuda_launch_embedding_grad(to, dtable->dtype, from, rows, td_numel(index),
-                                      dtable->shape[1], td_cuda_stream(dtable));
+        int64_t count = td_numel(index), d = dtable->shape[1];
+        size_t row = (size_t)d * td_dtype_size(dtable->dtype);
+        td_device device = td_device_of(dtable);
+        int64_t *sorted = td_scratch(device, 4 * (size_t)count * sizeof *sorted);
+        void *partial = td_scratch(device, 2 * (size_t)td_cuda_embedding_pieces(count) * row);
+        td_cuda_launch_embedding_grad(to, dtable->dtype, from, rows, count, dtable->shape[0], d,
+                                      sorted, partial, td_cuda_stream(dtable));
         td_cuda_launched("embedding_grad");
+        td_scratch_free(device, partial);
+        td_scratch_free(device, sorted);
     }
     td_stage_end(&sdtable, &sdy, &sindex);
 }

@@ -26,9 +26,9 @@ void td_cuda_gather(td_tensor *y, const td_tensor *x, const td_tensor *index, in
     }
     td_tensor rest = *x;
     rest.stride[dim] = 0;
-    td_cuda_launch_gather(x->dtype, td_ptr(y), td_ptr(index), td_ptr(x), x->stride[dim],
-                          td_cuda_walk_of(3, (const td_tensor *[]){ y, index, &rest }),
-                          td_cuda_stream(y));
+    td_cuda_launch_gather(
+        x->dtype, td_ptr(y), td_ptr(index), td_ptr(x), x->shape[dim], x->stride[dim],
+        td_cuda_walk_of(3, (const td_tensor *[]){ y, index, &rest }), td_cuda_stream(y));
     td_cuda_launched("gather");
 }
 
@@ -43,7 +43,8 @@ void td_cuda_scatter_add(td_tensor *y, const td_tensor *x, const td_tensor *inde
     }
     const td_tensor *operands[] = { &lines, x, index };
     td_cuda_line line = cuda_lines_of(y->dtype, index->shape[dim], dim, 3, operands);
-    td_cuda_launch_scatter_add(&line, td_ptr(y), td_ptr(x), td_ptr(index), td_cuda_stream(y));
+    td_cuda_launch_scatter_add(&line, td_ptr(y), td_ptr(x), td_ptr(index), y->shape[dim],
+                               td_cuda_stream(y));
     td_cuda_launched("scatter_add");
 }
 

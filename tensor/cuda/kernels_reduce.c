@@ -147,23 +147,9 @@ double td_cuda_sum_of_squares(const td_tensor *x)
 
 /* ---- clipping ---- */
 
-/* x *= *factor, on the device. */
-static void scale(td_tensor *x, const double *factor)
-{
-    td_tensor *to = x;
-    td_staged sx = { .scratch = NULL };
-    if (!td_is_dense(x)) {
-        td_stage_out(&sx, x, TD_ROW_MAJOR, true);
-        to = sx.tensor;
-    }
-    td_cuda_launch_scale(td_ptr(to), x->dtype, factor, td_numel(x), td_cuda_stream(x));
-    td_cuda_launched("clip");
-    td_stage_end(&sx);
-}
-
+/* Gradients of one flat memory (all) take two launches. */
 void td_cuda_clip(td_tensor *const *x, int count, td_tensor *all, double max_norm, double *norm)
 {
-    enum { NORM, FACTOR, SUMS };
     if (count == 0) {
         if (norm != NULL) {
             *norm = 0.0;
@@ -171,26 +157,38 @@ void td_cuda_clip(td_tensor *const *x, int count, td_tensor *all, double max_nor
         return;
     }
     td_device device = td_device_of(x[0]);
-    double *numbers = td_scratch(device, (size_t)(SUMS + count) * sizeof *numbers);
-    int sums = 0;
-    for (int i = 0; i < count; i++) {
-        if (td_numel(x[i]) > 0) {
-            add_squares(numbers + SUMS + sums++, x[i]);
+    cudaStream_t stream = td_cuda_stream(x[0]);
+    td_tensor *const *list = all != NULL ? &all : x;
+    int lists = all != NULL ? 1 : count, blocks = 0, done = 0;
+    for (int i = 0; i < lists; i++) {
+        blocks += td_cuda_square_blocks(td_numel(list[i]));
+    }
+    double *sums = td_scratch(device, (size_t)(blocks + 1) * sizeof *sums);
+    for (int pass = 0; pass < 2; pass++) {
+        for (int i = 0; i < lists; i++) {
+            td_staged staged = { .scratch = NULL };
+            td_tensor *t = list[i];
+            int64_t n = td_numel(t);
+            if (n == 0 && (pass == 0 || blocks > 0)) {
+                continue;
+            }
+            if (!td_is_dense(t)) {
+                td_stage_out(&staged, t, TD_ROW_MAJOR, true);
+                t = staged.tensor;
+            }
+            if (pass == 0) {
+                td_cuda_launch_square_sums(sums + 1 + done, td_ptr(t), t->dtype, n, stream);
+                done += td_cuda_square_blocks(n);
+            } else {
+                td_cuda_launch_clip(td_ptr(t), t->dtype, n, sums + 1, blocks, max_norm, sums,
+                                    stream);
+            }
+            td_stage_end(&staged);
         }
     }
-    td_cuda_launch_clip_factor(numbers + NORM, numbers + FACTOR, numbers + SUMS, sums, max_norm,
-                               td_cuda_stream(x[0]));
     td_cuda_launched("clip");
-    if (all != NULL) {
-        scale(all, numbers + FACTOR);
-    }
-    for (int i = 0; i < count && all == NULL; i++) {
-        if (td_numel(x[i]) > 0) {
-            scale(x[i], numbers + FACTOR);
-        }
-    }
     if (norm != NULL) {
-        td_cuda_fetch(device, norm, numbers + NORM, sizeof *norm, "clip");
+        td_cuda_fetch(device, norm, sums, sizeof *norm, "clip");
     }
-    td_scratch_free(device, numbers);
+    td_scratch_free(device, sums);
 }

@@ -12,14 +12,18 @@ TD_EXTERN_C_BEGIN
 void td_cuda_launch_argmax(int64_t *index, const void *x, td_dtype dtype, int64_t n, int64_t stride,
                            td_cuda_walk walk, cudaStream_t stream);
 
-/* y[i,:] = table[index[i],:], rows of d; dense. Any dtype of `size` bytes. */
+/* y[i,:] = table[index[i],:], of `rows` rows of d; dense. Any dtype of `size` bytes. A row whose
+ * index is not in the table becomes bytes of 0xff, which are NaN. */
 void td_cuda_launch_embedding(void *y, const void *table, int size, const int64_t *index,
-                              int64_t count, int64_t d, cudaStream_t stream);
+                              int64_t count, int64_t rows, int64_t d, cudaStream_t stream);
 
-/* table[index[i],:] += dy[i,:], for each i in order; dense. f32, f64 */
+/* table[index[i],:] += dy[i,:], for each i, in an order that the indices alone decide, unless
+ * index[i] is not in the table; dense. f32, f64. sorted: room for 4 count numbers; partial: for two
+ * rows of each of td_cuda_embedding_pieces(count). */
+int64_t td_cuda_embedding_pieces(int64_t count);
 void td_cuda_launch_embedding_grad(void *table, td_dtype dtype, const void *dy,
-                                   const int64_t *index, int64_t count, int64_t d,
-                                   cudaStream_t stream);
+                                   const int64_t *index, int64_t count, int64_t rows, int64_t d,
+                                   int64_t *sorted, void *partial, cudaStream_t stream);
 
 /* first[b], b < TD_CUDA_RANGE_BLOCKS: the place of the first index outside of [0, limit) that block
  * b has found, count if none; dense. */

@@ -7,17 +7,19 @@
 
 TD_EXTERN_C_BEGIN
 
-/* Operands y, index, x, where x has stride 0 along the dimension. */
+/* Operands y, index, x, where x has stride 0 along the dimension, of `limit` elements; an index
+ * outside of it gives bytes of 0xff. */
 void td_cuda_launch_gather(td_dtype dtype, void *y, const int64_t *index, const void *x,
-                           int64_t stride, td_cuda_walk walk, cudaStream_t stream);
+                           int64_t limit, int64_t stride, td_cuda_walk walk, cudaStream_t stream);
 
 typedef struct td_cuda_line {
     td_cuda_walk walk;
     td_dtype dtype;
     int64_t n, stride[3];
 } td_cuda_line;
+/* y has `limit` elements along the dimension; nothing is added for an index outside of them. */
 void td_cuda_launch_scatter_add(const td_cuda_line *line, void *y, const void *x,
-                                const int64_t *index, cudaStream_t stream);
+                                const int64_t *index, int64_t limit, cudaStream_t stream);
 void td_cuda_launch_cumsum(const td_cuda_line *line, void *y, const void *x, bool backwards,
                            cudaStream_t stream);
 void td_cuda_launch_prod(const td_cuda_line *line, void *y, const void *x, cudaStream_t stream);

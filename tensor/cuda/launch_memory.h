@@ -28,13 +28,12 @@ void td_cuda_launch_unscale(int *found, void *x, td_dtype dtype, const double *s
 void td_cuda_launch_adapt_scale(double *scale, const int *found, const td_scale_rule *rule,
                                 cudaStream_t stream);
 
-/* *norm = the root of the sum of sums[0..count), one after the other; *factor = max_norm / (*norm +
- * 1e-6), or 1 where that is not below 1. */
-void td_cuda_launch_clip_factor(double *norm, double *factor, const double *sums, int count,
-                                double max_norm, cudaStream_t stream);
-
-/* x *= *factor, which is rounded to what x is computed in; dense. Nothing is touched if it is 1. */
-void td_cuda_launch_scale(void *x, td_dtype dtype, const double *factor, int64_t count,
-                          cudaStream_t stream);
+/* Clipping: sums[b] = the squares of a part of x, for each of td_cuda_square_blocks(count). Then x
+ * is scaled so that the root of all `blocks` sums, *norm, is at most max_norm. Dense. */
+int td_cuda_square_blocks(int64_t count);
+void td_cuda_launch_square_sums(double *sums, const void *x, td_dtype dtype, int64_t count,
+                                cudaStream_t stream);
+void td_cuda_launch_clip(void *x, td_dtype dtype, int64_t count, const double *sums, int blocks,
+                         double max_norm, double *norm, cudaStream_t stream);
 
 TD_EXTERN_C_END

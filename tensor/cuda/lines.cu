@@ -8,28 +8,32 @@ static unsigned lines_blocks_for(int64_t count)
 }
 
 template <class W>
-__global__ void gather(td_cuda_walk walk, W *y, const int64_t *index, const W *x, int64_t stride)
+__global__ void gather(td_cuda_walk walk, W *y, const int64_t *index, const W *x, int64_t limit,
+                       int64_t stride)
 {
     TD_ROLLED
     for (int64_t i = TD_WALK_BEGIN; i < walk.count; i += TD_WALK_STEP) {
         int64_t place[3];
         td_cuda_places<3>(walk, i, place);
-        y[place[0]] = x[place[2] + index[place[1]] * stride];
+        int64_t from = index[place[1]];
+        y[place[0]] = td_is_within(from, limit) ? x[place[2] + from * stride] : (W)-1;
     }
 }
 
 extern "C" void td_cuda_launch_gather(td_dtype dtype, void *y, const int64_t *index, const void *x,
-                                      int64_t stride, td_cuda_walk walk, cudaStream_t stream)
+                                      int64_t limit, int64_t stride, td_cuda_walk walk,
+                                      cudaStream_t stream)
 {
 #define LAUNCH(W)                                                                                  \
     TD_LAUNCH((gather<W>), lines_blocks_for(walk.count), TD_CUDA_THREADS, stream, walk, (W *)y,    \
-              index, (const W *)x, stride)
+              index, (const W *)x, limit, stride)
     TD_CUDA_FOR_SIZE(dtype, LAUNCH)
 #undef LAUNCH
 }
 
 template <class T>
-__global__ void scatter_add(td_cuda_line line, T *y, const T *x, const int64_t *index)
+__global__ void scatter_add(td_cuda_line line, T *y, const T *x, const int64_t *index,
+                            int64_t limit)
 {
     TD_ROLLED
     for (int64_t l = TD_WALK_BEGIN; l < line.walk.count; l += TD_WALK_STEP) {
@@ -37,21 +41,23 @@ __global__ void scatter_add(td_cuda_line line, T *y, const T *x, const int64_t *
         td_cuda_places<3>(line.walk, l, at);
         for (int64_t i = 0; i < line.n; i++) {
             int64_t to = index[at[2] + i * line.stride[2]];
-            y[at[0] + to * line.stride[0]] += x[at[1] + i * line.stride[1]];
+            if (td_is_within(to, limit)) {
+                y[at[0] + to * line.stride[0]] += x[at[1] + i * line.stride[1]];
+            }
         }
     }
 }
 
 extern "C" void td_cuda_launch_scatter_add(const td_cuda_line *line, void *y, const void *x,
-                                           const int64_t *index, cudaStream_t stream)
+                                           const int64_t *index, int64_t limit, cudaStream_t stream)
 {
     unsigned blocks = lines_blocks_for(line->walk.count);
     if (line->dtype == TD_F32) {
         TD_LAUNCH((scatter_add<float>), blocks, TD_CUDA_THREADS, stream, *line, (float *)y,
-                  (const float *)x, index);
+                  (const float *)x, index, limit);
     } else {
         TD_LAUNCH((scatter_add<double>), blocks, TD_CUDA_THREADS, stream, *line, (double *)y,
-                  (const double *)x, index);
+                  (const double *)x, index, limit);
     }
 }
 

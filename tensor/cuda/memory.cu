@@ -383,44 +383,73 @@ extern "C" void td_cuda_launch_adapt_scale(double *scale, const int *found,
 
 /* ---- clipping ---- */
 
-__global__ void clip_factor(double *norm, double *factor, const double *sums, int count,
-                            double max_norm)
+enum { SQUARES_EACH = 4096, SQUARES_MOST = 512 }; /* elements of a block, and blocks */
+
+extern "C" int td_cuda_square_blocks(int64_t count)
 {
+    int64_t blocks = (count + SQUARES_EACH - 1) / SQUARES_EACH;
+    return blocks < SQUARES_MOST ? (int)blocks : SQUARES_MOST;
+}
+
+/* sums[b] = the squares of a block's part of x. */
+template <class S> __global__ void square_sums(double *sums, const S *x, int64_t count)
+{
+    int64_t each = (count + gridDim.x - 1) / gridDim.x, begin = blockIdx.x * each;
+    int64_t end = begin + each < count ? begin + each : count;
     double sum = 0.0;
-    for (int i = 0; i < count; i++) {
-        sum += sums[i];
+    TD_UNROLLED(8)
+    for (int64_t i = begin + threadIdx.x; i < end; i += TD_CUDA_THREADS) {
+        double value = (double)td_get(x[i]);
+        sum += value * value;
     }
-    *norm = sqrt(sum);
-    double wanted = max_norm / (*norm + 1e-6);
-    *factor = wanted >= 1.0 ? 1.0 : wanted; /* NaN stays */
+    sum = td_block_sum<TD_CUDA_THREADS / 32>(sum);
+    if (threadIdx.x == 0) {
+        sums[blockIdx.x] = sum;
+    }
 }
 
-extern "C" void td_cuda_launch_clip_factor(double *norm, double *factor, const double *sums,
-                                           int count, double max_norm, cudaStream_t stream)
+extern "C" void td_cuda_launch_square_sums(double *sums, const void *x, td_dtype dtype,
+                                           int64_t count, cudaStream_t stream)
 {
-    TD_LAUNCH((clip_factor), 1, 1, stream, norm, factor, sums, count, max_norm);
+    unsigned blocks = (unsigned)td_cuda_square_blocks(count);
+#define LAUNCH(S)                                                                                  \
+    TD_LAUNCH((square_sums<S>), blocks, TD_CUDA_THREADS, stream, sums, (const S *)x, count);
+    TD_CUDA_FOR_FLOAT(dtype, LAUNCH)
+#undef LAUNCH
 }
 
-/* Zero stays zero, also by NaN: in flat memory there are zeros between the gradients, which nothing
- * writes again. */
-template <class S> __global__ void scale(S *x, const double *factor, int64_t count)
+/* Each block adds up all sums, in the same order. Zero stays zero, also by NaN: in flat memory
+ * there are zeros between the gradients, which nothing writes again. */
+template <class S>
+__global__ void clip(S *x, int64_t count, const double *sums, int blocks, double max_norm,
+                     double *norm)
 {
     typedef typename td_computed<S>::type T;
-    if (*factor == 1.0) {
+    double sum = 0.0;
+    for (int i = threadIdx.x; i < blocks; i += TD_CUDA_THREADS) {
+        sum += sums[i];
+    }
+    sum = sqrt(td_block_sum<TD_CUDA_THREADS / 32>(sum));
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
+        *norm = sum;
+    }
+    double wanted = max_norm / (sum + 1e-6);
+    if (wanted >= 1.0) { /* NaN goes on */
         return;
     }
-    T by = (T)*factor;
+    T by = (T)wanted;
     for (int64_t i = TD_WALK_BEGIN; i < count; i += TD_WALK_STEP) {
         T value = td_get(x[i]);
         x[i] = td_put<S>(value == (T)0 ? value : value * by);
     }
 }
 
-extern "C" void td_cuda_launch_scale(void *x, td_dtype dtype, const double *factor, int64_t count,
-                                     cudaStream_t stream)
+extern "C" void td_cuda_launch_clip(void *x, td_dtype dtype, int64_t count, const double *sums,
+                                    int blocks, double max_norm, double *norm, cudaStream_t stream)
 {
 #define LAUNCH(S)                                                                                  \
-    TD_LAUNCH((scale<S>), memory_blocks_for(count), TD_CUDA_THREADS, stream, (S *)x, factor, count);
+    TD_LAUNCH((clip<S>), memory_blocks_for(count), TD_CUDA_THREADS, stream, (S *)x, count, sums,   \
+              blocks, max_norm, norm);
     TD_CUDA_FOR_FLOAT(dtype, LAUNCH)
 #undef LAUNCH
 }

@@ -3,10 +3,12 @@
  * driver, found at run time. A GPU that cannot map memory (some virtual ones) gives a stretch of
  * fixed size instead: half of what is free when it is first asked for. */
 #include "tensor/cuda/cuda.h"
+#include "tensor/hooks.h"
 
 #include <cuda.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <time.h>
 
 #define DRIVER_FUNCTIONS(X)                                                                        \
     X(cuGetErrorName)                                                                              \
@@ -74,12 +76,26 @@ static bool had(CUresult result, const char *call)
     return result == CUDA_SUCCESS;
 }
 
+static bool stretch_can(td_device device, CUdevice_attribute what)
+{
+    int can = 0;
+    return driver_cuDeviceGetAttribute(&can, what, device.index) == CUDA_SUCCESS && can;
+}
+
+/* Memory that NCCL can register, where the device allows it: buckets of recorded steps then need
+ * no copy on their way. */
 static CUmemAllocationProp memory_of(td_device device)
 {
-    return (CUmemAllocationProp){
+    CUmemAllocationProp kind = {
         .type = CU_MEM_ALLOCATION_TYPE_PINNED,
         .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device.index },
     };
+    if (stretch_can(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)) {
+        kind.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    }
+    kind.allocFlags.gpuDirectRDMACapable =
+        stretch_can(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
+    return kind;
 }
 
 static size_t stretch_round_up(size_t bytes, size_t unit)
@@ -92,14 +108,13 @@ static bool reserve_mapped(td_stretch *s, td_cuda *gpu, size_t bytes)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, find_driver);
+    if (!driver_found ||
+        !stretch_can(gpu->device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)) {
+        return false;
+    }
     CUmemAllocationProp kind = memory_of(gpu->device);
     size_t granularity = 0;
-    int can = 0;
-    if (!driver_found ||
-        driver_cuDeviceGetAttribute(&can, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
-                                    gpu->device.index) != CUDA_SUCCESS ||
-        !can ||
-        driver_cuMemGetAllocationGranularity(
+    if (driver_cuMemGetAllocationGranularity(
             &granularity, &kind, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) != CUDA_SUCCESS ||
         granularity == 0 || GROWTH % granularity != 0) {
         return false;
@@ -231,10 +246,24 @@ size_t td_cuda_commit(td_device device, void *stretch, size_t bytes)
     return reached;
 }
 
+/* All streams may use the memory. While another thread records a step of the device, the device
+ * cannot be waited for: that takes milliseconds. */
+static void wait_for_all_streams(void)
+{
+    cudaError_t error = cudaDeviceSynchronize();
+    const td_recorder *own = td_recorder_now();
+    while (error == cudaErrorStreamCaptureUnsupported && (own == NULL || !own->recording)) {
+        (void)td_cuda_tried(error);
+        (void)nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+        error = cudaDeviceSynchronize();
+    }
+    td_cuda_must(error, "giving step memory back");
+}
+
 void td_cuda_release(td_device device, void *stretch)
 {
     (void)td_cuda_of(device);
-    td_cuda_must(cudaDeviceSynchronize(), "giving step memory back"); /* all streams may use it */
+    wait_for_all_streams();
     pthread_mutex_lock(&lock);
     td_stretch **link = stretch_find(stretch), *s = *link;
     *link = s->next;

@@ -113,7 +113,7 @@ void td_cuda_fetch(td_device device, void *host, const void *memory, size_t byte
     td_cuda_needs_host("%s brings a value to the host", operation);
     td_cuda_must(cudaMemcpyAsync(host, memory, bytes, cudaMemcpyDeviceToHost, gpu->stream),
                  operation);
-    double faults[2 * TD_CUDA_CHECKS];
+    double faults[2 * TD_INDEX_CHECKS];
     td_cuda_fetch_checks(gpu, faults);
     td_cuda_wait(gpu, operation);
     td_cuda_report_checks(gpu, faults);

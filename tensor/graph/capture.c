@@ -105,13 +105,15 @@ static bool check_indices(td_recorder *r, const td_tensor *index, int64_t limit,
     td_capture *c = of(r);
     const td_backend *backend = td_backend_of(td_device_of(index));
     if (backend == NULL || backend->graphs == NULL ||
-        !td_same_device(c->device, td_device_of(index)) || c->check_count == TD_CAPTURE_CHECKS) {
+        !td_same_device(c->device, td_device_of(index))) {
         return false;
     }
-    double *fault = c->faults + 2 * c->check_count;
-    c->checks[c->check_count++] = (td_index_check){ op, what, limit, at };
-    backend->graphs->note_outside(index, limit, fault);
-    return true;
+    int i =
+        td_index_check_place(c->checks, &c->check_count, (td_index_check){ op, what, limit, at });
+    if (i >= 0) {
+        backend->graphs->note_outside(index, limit, c->faults + 2 * i);
+    }
+    return i >= 0;
 }
 
 static void taken(td_recorder *r, td_device device, size_t offset, size_t bytes)

@@ -6,7 +6,6 @@
 #include "tensor/hooks.h"
 
 enum {
-    TD_CAPTURE_CHECKS = 8,            /* of indices, in a step */
     TD_CAPTURE_NUMBER_BYTES = 1 << 20 /* for all numbers of a step */
 };
 
@@ -45,11 +44,11 @@ typedef struct td_capture {
     size_t fill_capacity;
 
     double *faults; /* on the device: two for each check, as td_graphs.note_outside writes them */
-    td_index_check checks[TD_CAPTURE_CHECKS];
+    td_index_check checks[TD_INDEX_CHECKS];
     int check_count;
 } td_capture;
 
-/* TD_E_NOMEM. faults: room for 2 * TD_CAPTURE_CHECKS doubles on the device. */
+/* TD_E_NOMEM. faults: room for 2 * TD_INDEX_CHECKS doubles on the device. */
 td_status td_capture_open(td_capture *c, td_device device, double *faults);
 void td_capture_close(td_capture *c);
 

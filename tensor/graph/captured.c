@@ -12,7 +12,7 @@ enum {
     LEAST_WARMUPS = 3, /* one that grows memory, and two to be compared */
     MOST_WARMUPS = 12, /* of a step that is never the same twice */
     USUAL_DEPTH = 8,
-    NUMBERS = TD_CAPTURED_RESULTS + 2 * TD_CAPTURE_CHECKS, /* results, then the faults */
+    NUMBERS = TD_CAPTURED_RESULTS + 2 * TD_INDEX_CHECKS, /* results, then the faults */
 };
 
 /* A kind of step, for inputs of certain shapes. */

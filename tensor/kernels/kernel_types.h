@@ -74,6 +74,9 @@ typedef struct td_entropy_params {
 } td_entropy_params;
 #define TD_IGNORES_NONE INT64_MIN
 
+/* The widest head for which GPUs have a kernel. */
+enum { TD_GPU_ATTENTION_WIDTH = 256 };
+
 /* Rotary positions: pair j of the token at position p turns by p scale base^(-2 j / h). */
 typedef struct td_rope_params {
     int64_t past; /* position of the first token */

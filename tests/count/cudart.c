@@ -243,6 +243,12 @@ cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
     return cudaSuccess;
 }
 
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
+{
+    (void)peer, (void)flags;
+    return cudaErrorNotSupported;
+}
+
 /* No driver: step memory is one stretch of fixed size. */
 cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function, unsigned version,
                                              unsigned long long flags,

@@ -2,6 +2,8 @@
  * launched; training in captured steps equals eager training, to the bit; what cannot be captured
  * is named, and done eagerly. */
 #include "tensor/backend.h"
+#include "autograd/losses.h"
+#include "autograd/ops/shapes.h"
 #include "nn/extra/inspect.h"
 #include "tensor/extend.h"
 #include "tensor/storage.h"
@@ -270,6 +272,103 @@ static void test_loss_scaling(void **state)
     td_set_math(before);
 }
 
+/* ---- look-ups ---- */
+
+enum { WORDS = 11, WIDE = 4, TOKENS = 6, CLASSES = 3 };
+
+typedef struct reading {
+    td_module *net; /* words to classes */
+    td_optim *optim;
+    td_tensor *words, *labels, *order;
+} reading;
+
+/* Embedding, dropout, and each operation that looks indices up. */
+static td_status read_and_learn(void *user, td_tensor *const *inputs, td_tensor **results)
+{
+    reading *r = user;
+    td_tensor *x = td_forward(r->net, inputs[0]);
+    td_tensor *wide = td_expand(td_reshape(inputs[2], TD_SHAPE(TOKENS, 1)), td_shape_of(x));
+    x = td_gather_dim(td_index_select(x, 0, inputs[2]), 0, wide);
+    x = td_add(x, td_scatter_add(x, 0, wide, td_sort(x, 0, true, NULL)));
+    td_tensor *hot = td_cast(td_one_hot(inputs[2], TOKENS), TD_F32);
+    results[0] = td_cross_entropy(td_matmul(hot, x), inputs[1], .ignore_index = -100);
+    results[1] = td_sum(td_topk(x, 2, 1, NULL));
+    td_zero_grad(r->optim);
+    td_backward(td_add(results[0], td_mul_scalar(results[1], 0.01)));
+    td_optim_step(r->optim);
+    return TD_OK;
+}
+
+static void open_reading(reading *r)
+{
+    td_manual_seed(5);
+    r->net = td_nn_sequential(td_nn_embedding(WORDS, WIDE), td_nn_dropout(0.25),
+                              td_nn_linear(WIDE, CLASSES));
+    assert_int_equal(td_module_to(r->net, TD_CUDA, TD_F32), TD_OK);
+    r->optim = td_adam(td_parameters(r->net));
+    r->words = td_new(TD_SHAPE(TOKENS), TD_I64, TD_CUDA);
+    r->labels = td_new(TD_SHAPE(TOKENS), TD_I64, TD_CUDA);
+    r->order = td_new(TD_SHAPE(TOKENS), TD_I64, TD_CUDA);
+}
+
+static void close_reading(reading *r)
+{
+    td_optim_free(r->optim);
+    td_module_free(r->net);
+    td_free(r->words);
+    td_free(r->labels);
+    td_free(r->order);
+}
+
+/* One label of each batch is ignored. */
+static void next_text(reading *r, int step, int64_t wrong)
+{
+    int64_t words[TOKENS], labels[TOKENS], order[TOKENS];
+    for (int i = 0; i < TOKENS; i++) {
+        words[i] = (3 * i + step) % WORDS;
+        labels[i] = i == step % TOKENS ? -100 : words[i] % CLASSES;
+        order[i] = (5 * i + step) % TOKENS;
+    }
+    words[2] = wrong != 0 ? wrong : words[2];
+    td_write(r->words, words, TD_I64);
+    td_write(r->labels, labels, TD_I64);
+    td_write(r->order, order, TD_I64);
+}
+
+static void test_look_ups_are_captured(void **state)
+{
+    NEEDS_GPU(0);
+    reading plain, job;
+    open_reading(&plain);
+    open_reading(&job);
+    td_captured *captured = td_captured_new(&(td_captured_options){
+        .device = TD_CUDA, .step = read_and_learn, .user = &job, .results = 2 });
+    td_tensor *here[] = { plain.words, plain.labels, plain.order }, *results[2];
+    td_tensor *there[] = { job.words, job.labels, job.order };
+    for (int i = 0; i < 10; i++) {
+        double values[2], plainly[2];
+        next_text(&plain, i, 0);
+        next_text(&job, i, 0);
+        td_step_begin();
+        assert_int_equal(read_and_learn(&plain, here, results), TD_OK);
+        plainly[0] = td_item(results[0]);
+        plainly[1] = td_item(results[1]);
+        td_step_end();
+        assert_int_equal(td_captured_run(captured, there, 3), TD_OK);
+        assert_int_equal(td_captured_next(captured, values), TD_OK);
+        assert_memory_equal(values, plainly, sizeof values);
+    }
+    assert_string_equal(td_captured_now(captured).why, "");
+    assert_int_equal(td_captured_now(captured).replayed, 10 - 4);
+    next_text(&job, 10, WORDS);
+    assert_int_equal(td_captured_run(captured, there, 3), TD_OK);
+    expect_fatal("embedding: index 11, number 2 of its tensor, is out of range: it must be 0 to 10",
+                 td_captured_next(captured, (double[2]){ 0 }));
+    td_captured_free(captured);
+    close_reading(&job);
+    close_reading(&plain);
+}
+
 /* ---- what cannot be captured ---- */
 
 typedef struct refusal {
@@ -420,6 +519,7 @@ int main(void)
         cmocka_unit_test(test_a_loaders_batches),
         cmocka_unit_test(test_lookahead),
         cmocka_unit_test(test_loss_scaling),
+        cmocka_unit_test(test_look_ups_are_captured),
         cmocka_unit_test(test_reading_keeps_a_step_from_being_captured),
         cmocka_unit_test(test_numbers_by_value_are_noticed),
         cmocka_unit_test(test_other_memory_is_noticed),

@@ -4,6 +4,7 @@
 #include "tests/cuda/needs_gpu.h"
 
 #include "nn/params.h"
+#include "tensor/backend.h"
 #include "tensor/extra/dlpack.h"
 #include "tensor/extend.h"
 #include "tensor/storage.h"
@@ -138,6 +139,37 @@ static void test_graphs_without_copies(void **state)
     td_set_math(before);
 }
 
+/* A weight whose first product is recorded: memory for its copy cannot be had then, and the product
+ * converts it by itself. */
+static void test_first_used_while_recording(void **state)
+{
+    NEEDS_GPU(0);
+    const td_backend *backend = td_backend_of(TD_CUDA);
+    td_math before = td_math_now();
+    td_tensor *w = td_full(TD_SHAPE(2, 8), 0.5, TD_F32, TD_CUDA);
+    td_tensor *x = td_full(TD_SHAPE(3, 8), 1.0, TD_BF16, TD_CUDA);
+    td_tensor *y = td_zeros(TD_SHAPE(3, 2), TD_BF16, TD_CUDA);
+    void *graph = NULL;
+    td_requires_grad(w, true);
+    set_precision(TD_PRECISION_BF16);
+    td_step_begin(); /* step memory, for the recorded step */
+    (void)td_step_new(TD_SHAPE(1 << 16), TD_F32, TD_ROW_MAJOR, TD_CUDA, TD_HERE);
+    td_step_end();
+    td_step_begin();
+    assert_int_equal(backend->graphs->begin(TD_CUDA), TD_OK);
+    td_copy_(y, td_linear(x, w, NULL));
+    assert_int_equal(backend->graphs->end(TD_CUDA, &graph), TD_OK);
+    assert_int_equal(backend->graphs->launch(TD_CUDA, graph), TD_OK);
+    assert_true(td_get(y, (int64_t[]){ 2, 1 }) == 4.0);
+    td_step_end();
+    backend->graphs->free(TD_CUDA, graph);
+    td_tensor *all[] = { w, x, y };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        td_free(all[i]);
+    }
+    td_set_math(before);
+}
+
 /* Recorded steps read bf16, others fp16; and another library has the parameters. */
 static void test_other_readers(void **state)
 {
@@ -183,6 +215,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_training),
         cmocka_unit_test(test_graphs_without_copies),
+        cmocka_unit_test(test_first_used_while_recording),
         cmocka_unit_test(test_other_readers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -16,6 +16,11 @@
 
 #include <cmocka.h>
 
+#if TD_EMULATED
+#include "tensor/backend.h"
+#include <cuda_runtime_api.h>
+#endif
+
 enum { PICTURES = 50, BATCH = 12, ELEMENTS = 3 * 32 * 32 };
 
 static const td_image_transform cut = {
@@ -289,6 +294,32 @@ static void test_targets(void **state)
     td_free(y);
 }
 
+#if TD_EMULATED
+/* The host reads nothing, and the compute stream is held back: the next batches wait until those
+ * before them have been read. */
+static void test_batches_wait_until_they_are_read(void **state)
+{
+    NEEDS_GPU(0);
+    fixture f;
+    td_batch batch;
+    td_tensor *kept[PICTURES / BATCH];
+    open_loaders(&f, &cut, (td_loader_options){ .streamed = true, .workers = 1 });
+    for (int i = 0; i < PICTURES / BATCH; i++) {
+        assert_true(td_loader_next(f.loader[1], &batch));
+        kept[i] = td_clone_as(batch.x, TD_F32, TD_CUDA);
+        td_emulate_run_others(td_backend_of(TD_CUDA)->streams->compute(TD_CUDA));
+    }
+    for (int i = 0; i < PICTURES / BATCH; i++) {
+        assert_true(td_loader_next(f.loader[0], &batch));
+        td_read(batch.x, f.x[0], TD_F32);
+        td_read(kept[i], f.x[1], TD_F32);
+        assert_memory_equal(f.x[1], f.x[0], (size_t)BATCH * ELEMENTS * sizeof **f.x);
+        td_free(kept[i]);
+    }
+    close_loaders(&f);
+}
+#endif
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -298,6 +329,9 @@ int main(void)
         cmocka_unit_test(test_work_on_a_batch_comes_first),
         cmocka_unit_test(test_captured),
         cmocka_unit_test(test_targets),
+#if TD_EMULATED
+        cmocka_unit_test(test_batches_wait_until_they_are_read),
+#endif
     };
     return cmocka_run_group_tests_name("loaders for GPUs", tests, NULL, NULL);
 }

@@ -6,10 +6,12 @@
 #include "tensor/tensor.h"
 #include "tests/help/expect_fatal.h"
 #include "tests/cuda/needs_gpu.h"
+#include "tensor/backend.h"
 #include "tensor/extend.h"
 #include "tensor/f16.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -18,6 +20,11 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+
+#if TD_EMULATED
+#include "tensor/cuda/cuda.h"
+void td_emulate_places(const td_cuda_walk *walk, int64_t i, int64_t place[3]);
+#endif
 
 static void test_the_refusal_names_what_is_missing(void **state)
 {
@@ -280,10 +287,120 @@ static void test_drivers_that_can_less(void **state)
     NEEDS_GPU(0);
     td_step_release_memory();
     step_with("no-peers");
+    step_with("no-export");
     step_with("no-mapping");
 }
 
 #if TD_EMULATED
+/* Beyond 2^31 elements: tests of whole kernels would take minutes, and many GB. */
+static void test_places_far_away(void **state)
+{
+    (void)state;
+    td_cuda_walk walk = { .ndim = 3, .shape = { 3, 1000003, 4097 } };
+    int64_t strides[3][3] = { { 4097000000, 4097, 1 }, { 0, 1, 1000003 }, { 7, 0, 0 } };
+    for (int k = 0; k < 3; k++) {
+        for (int d = 0; d < 3; d++) {
+            walk.stride[k][d] = strides[k][d];
+        }
+    }
+    const int64_t at[] = { 5, 4097 * 1000, INT64_C(3000000000), INT64_C(3) * 1000003 * 4097 - 1 };
+    for (int i = 0; i < 4; i++) {
+        int64_t place[3], rest = at[i], index[3];
+        for (int d = 2; d >= 0; d--) {
+            index[d] = rest % walk.shape[d];
+            rest /= walk.shape[d];
+        }
+        td_emulate_places(&walk, at[i], place);
+        for (int k = 0; k < 3; k++) {
+            assert_true(place[k] == index[0] * strides[k][0] + index[1] * strides[k][1] +
+                                        index[2] * strides[k][2]);
+        }
+    }
+}
+
+/* Rows 2^30 bytes apart, of which the host has memory for the pages that are touched. */
+static void test_rows_far_apart(void **state)
+{
+    NEEDS_GPU(0);
+    td_tensor *all = td_new(TD_SHAPE((int64_t)3 << 30), TD_U8, TD_CUDA);
+    assert_non_null(all);
+    td_tensor *x = td_slice_of_storage(all, 0, TD_SHAPE(3, 2), (int64_t[]){ 1 << 30, 1 });
+    td_tensor *y = td_new(TD_SHAPE(1, 2), TD_U8, TD_CUDA);
+    td_tensor *last = td_from((int64_t[]){ 2, 2 }, TD_SHAPE(1, 2), TD_I64, TD_CUDA);
+    td_fill_(x, 5.0);
+    td_set(x, (int64_t[]){ 2, 1 }, 9.0);
+    td_kernels_of(TD_CUDA)->gather(y, x, last, 0);
+    assert_true(td_get(y, (int64_t[]){ 0, 0 }) == 5.0 && td_get(y, (int64_t[]){ 0, 1 }) == 9.0);
+    td_tensor *tensors[] = { x, y, last, all };
+    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) {
+        td_free(tensors[i]);
+    }
+}
+
+/* More bytes than 32 bits can count; 4 GB of the host's memory, so in make test-long. */
+static void test_copies_of_more_than_4_gigabytes(void **state)
+{
+    NEEDS_GPU(0);
+    if (getenv("TANDEM_LONG") == NULL) {
+        skip();
+    }
+    setenv("TANDEM_EMULATED_MEMORY", "10000", 1);
+    int64_t n = ((int64_t)1 << 30) + 8;
+    td_tensor *x = td_new(TD_SHAPE(n), TD_F32, TD_CUDA), *y = td_new(TD_SHAPE(n), TD_F32, TD_CUDA);
+    assert_true(x != NULL && y != NULL);
+    td_set(x, (int64_t[]){ n - 9 }, 3.0);
+    td_copy_(y, x);
+    assert_true(td_get(y, (int64_t[]){ n - 9 }) == 3.0);
+    td_free(x);
+    td_free(y);
+    unsetenv("TANDEM_EMULATED_MEMORY");
+}
+
+/* Copies between two GPUs go directly. */
+static void test_gpus_see_each_other(void **state)
+{
+    NEEDS_GPU(1);
+    assert_true(have_gpu(0));
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(cudaSetDevice(i), cudaSuccess);
+        assert_int_equal(cudaDeviceEnablePeerAccess(1 - i, 0), cudaErrorPeerAccessAlreadyEnabled);
+    }
+    (void)cudaGetLastError();
+    assert_int_equal(cudaSetDevice(0), cudaSuccess);
+}
+
+static void *release_in_a_thread(void *both)
+{
+    td_step_begin();
+    td_fill_(td_step_new(TD_SHAPE(8), TD_F32, TD_ROW_MAJOR, TD_CUDA, TD_HERE), 5.0);
+    td_step_end();
+    (void)pthread_barrier_wait(both); /* the other may record */
+    (void)pthread_barrier_wait(both); /* it does */
+    td_step_release_memory();
+    return both;
+}
+
+/* A thread that gives its step memory back waits until another one has recorded its step. */
+static void test_memory_is_released_behind_a_recording(void **state)
+{
+    NEEDS_GPU(0);
+    const td_graphs *graphs = td_backend_of(TD_CUDA)->graphs;
+    pthread_barrier_t both;
+    pthread_t thread;
+    void *graph, *ended = NULL;
+    assert_int_equal(pthread_barrier_init(&both, NULL, 2), 0);
+    assert_int_equal(pthread_create(&thread, NULL, release_in_a_thread, &both), 0);
+    (void)pthread_barrier_wait(&both);
+    assert_int_equal(graphs->begin(TD_CUDA), TD_OK);
+    (void)pthread_barrier_wait(&both);
+    (void)usleep(20000);
+    assert_int_equal(graphs->end(TD_CUDA, &graph), TD_OK);
+    assert_int_equal(pthread_join(thread, &ended), 0);
+    assert_ptr_equal(ended, &both);
+    graphs->free(TD_CUDA, graph);
+    assert_int_equal(pthread_barrier_destroy(&both), 0);
+}
+
 static void test_a_failing_driver_is_not_called_short_of_memory(void **state)
 {
     NEEDS_GPU(0);
@@ -391,6 +508,11 @@ int main(void)
         cmocka_unit_test(test_failures_are_forgotten),
         cmocka_unit_test(test_drivers_that_can_less),
 #if TD_EMULATED
+        cmocka_unit_test(test_places_far_away),
+        cmocka_unit_test(test_rows_far_apart),
+        cmocka_unit_test(test_copies_of_more_than_4_gigabytes),
+        cmocka_unit_test(test_gpus_see_each_other),
+        cmocka_unit_test(test_memory_is_released_behind_a_recording),
         cmocka_unit_test(test_a_failing_driver_is_not_called_short_of_memory), /* the last: fatal
                                                                                    with a lock */
 #endif

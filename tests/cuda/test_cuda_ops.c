@@ -4,6 +4,8 @@
 #include "tests/help/expect_fatal.h"
 #include "tests/autograd/ops_cases.h"
 #include "tests/cuda/needs_gpu.h"
+#include "autograd/losses.h"
+#include "autograd/ops/shapes.h"
 #include "autograd/tape.h"
 #include "tensor/extend.h"
 
@@ -18,6 +20,24 @@
 #include <cmocka.h>
 
 static const double BOUND = 1e-5; /* relative L2 */
+
+/* ---- the shapes of tests/gpu/extra.def, too ---- */
+
+#define EXTRA(op, name, inputs, ...)                                                               \
+    static td_tensor *extra_##op##_##name(td_tensor *const *in, void *user)                        \
+    {                                                                                              \
+        (void)user;                                                                                \
+        return __VA_ARGS__;                                                                        \
+    }
+#include "tests/gpu/extra.def"
+#undef EXTRA
+
+#define EXTRA(op, name, inputs, ...) { #op, #op "/gpu_" #name, inputs, extra_##op##_##name },
+static const ops_case extras[] = {
+#include "tests/gpu/extra.def"
+};
+#undef EXTRA
+enum { EXTRAS = sizeof extras / sizeof extras[0] };
 
 typedef struct outcome {
     int64_t count[OPS_MAX_INPUTS + 1];
@@ -187,12 +207,63 @@ static void test_a_wrong_label_is_reported_when_a_value_is_read(void **state)
     td_free(wrong);
 }
 
+static td_tensor *look_up(int i, td_tensor *x, td_tensor *index, td_tensor *source)
+{
+    return i == 0   ? td_embedding(index, x)
+           : i == 1 ? td_gather_dim(x, 0, index)
+           : i == 2 ? td_index_select(x, 0, td_reshape(index, TD_SHAPE(4)))
+                    : td_scatter_add(x, 0, index, source);
+}
+
+/* Kernels bear the index of 2^40: results are NaN, the gradient leaves it out. */
+static void check_wrong_index(int i, td_tensor *x, td_tensor *far, td_tensor *ones,
+                              const char *message)
+{
+    double read[8];
+    td_step_begin();
+    td_tensor *y = look_up(i, x, far, ones);
+    td_backward(td_sum(y));
+    expect_fatal(message, (void)td_item(td_sum(x)));
+    td_read(y, read, TD_F64);
+    assert_true(i == 3 ? read[2] == 2.0 : isnan(read[i == 1 ? 1 : 2]) != 0);
+    td_read(td_grad(x), read, TD_F64);
+    assert_true(isfinite(read[0] + read[1] + read[2] + read[3] + read[4] + read[5]));
+    td_step_end();
+}
+
+/* Look-ups do not wait either. */
+static void test_a_wrong_index_is_borne_and_reported(void **state)
+{
+    NEEDS_GPU(0);
+    static const char *const messages[] = { "embedding: index 1099511627776, number 1 of its "
+                                            "tensor, is out of range: it must be 0 to 2",
+                                            "gather_dim: index 1099511627776, number 1",
+                                            "index_select: index 1099511627776, number 1",
+                                            "scatter_add: index 1099511627776, number 1" };
+    td_tensor *x = td_full(TD_SHAPE(3, 2), 1.0, TD_F32, TD_CUDA);
+    td_tensor *ones = td_full(TD_SHAPE(2, 2), 1.0, TD_F32, TD_CUDA);
+    const int64_t indices[] = { 1, (int64_t)1 << 40, -7, 0 };
+    td_tensor *far = td_from(indices, TD_SHAPE(2, 2), TD_I64, TD_CUDA);
+    td_requires_grad(x, true);
+    for (int i = 0; i < 4; i++) {
+        check_wrong_index(i, x, far, ones, messages[i]);
+    }
+    td_free(x);
+    td_free(ones);
+    td_free(far);
+}
+
 int main(void)
 {
-    const struct CMUnitTest others[] = {
+    struct CMUnitTest others[EXTRAS + 4] = {
         cmocka_unit_test(test_operands_must_be_together),
         cmocka_unit_test(test_products_of_unaligned_memory),
         cmocka_unit_test(test_a_wrong_label_is_reported_when_a_value_is_read),
+        cmocka_unit_test(test_a_wrong_index_is_borne_and_reported),
     };
+    for (int i = 0; i < EXTRAS; i++) {
+        others[4 + i] = (struct CMUnitTest){ extras[i].name, test_case, NULL, NULL,
+                                             (void *)(uintptr_t)&extras[i] };
+    }
     return ops_cases_run("cuda_ops", others, sizeof others / sizeof *others, test_case);
 }

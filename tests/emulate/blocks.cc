@@ -1,7 +1,11 @@
 /* The emulated GPU's blocks: their threads are fibers, run one at a time. A fiber takes thread
  * after thread as long as none waits; only threads that meet a barrier cost a stack of their own.
  *
- * A barrier that some threads never reach, which hangs or corrupts on a GPU, ends the program. */
+ * A GPU promises no order of blocks, nor of threads between barriers: each grid and each block
+ * draws its own (td_emulate_draw), and a kernel's results must not tell.
+ *
+ * A barrier that some threads never reach, which hangs or corrupts on a GPU, ends the program; so
+ * do threads that wait at different ones, and those that have returned after they met others. */
 #include "tests/emulate/cudart.h"
 
 #include <stdio.h>
@@ -24,17 +28,23 @@ struct barrier {
 struct fiber {
     void *sp;
     void *stack;
-    int thread;
-    uint3 index;    /* its threadIdx */
-    barrier *waits; /* for its generation to change */
+    int thread, passed; /* passed: barriers of the block that its thread has met */
+    uint3 index;        /* its threadIdx */
+    barrier *waits;     /* for its generation to change */
     unsigned generation;
     bool running; /* has a thread that has begun */
 };
 
+/* Which of the threads that a barrier has released goes on first. */
+enum turns { THE_NEXT, THE_FIRST, THE_LAST, TURNS };
+
 struct block {
-    int threads, next; /* next: the first that has not begun */
-    uint3 next_index;
+    int threads, begun;
+    bool backwards; /* the last thread begins first */
+    turns turn;
     int live;
+    int line, passed; /* where the threads wait for each other, and how many barriers before */
+    bool met;         /* a thread has returned that has met others at a barrier */
     unsigned live_lanes[MAX_THREADS / WARP];
     barrier all, warp[MAX_THREADS / WARP];
     uint64_t given[MAX_THREADS]; /* to shuffles */
@@ -83,6 +93,7 @@ void leave(int thread)
 {
     int warp = thread / WARP;
     now.live--;
+    now.met = now.met || now.current->passed > 0;
     now.live_lanes[warp] &= ~(1u << thread % WARP);
     if (now.all.arrived > 0 && now.all.arrived >= now.live) {
         release(&now.all);
@@ -117,9 +128,10 @@ void make_fiber(fiber *f)
 /* The first after `last` that waits no longer; NULL: there is none. */
 fiber *released_after(const fiber *last)
 {
-    int begin = (int)(last - now.fibers) + 1;
+    int begin = now.turn == THE_NEXT ? (int)(last - now.fibers) + 1 : 0;
     for (int i = 0; i < now.fiber_count; i++) {
         int at = begin + i < now.fiber_count ? begin + i : begin + i - now.fiber_count;
+        at = now.turn == THE_LAST ? now.fiber_count - 1 - i : at;
         fiber *f = &now.fibers[at];
         if (f->running && f->waits->generation != f->generation) {
             return f;
@@ -132,7 +144,7 @@ fiber *released_after(const fiber *last)
 void go_on(fiber *me)
 {
     fiber *f = NULL;
-    if (now.next < now.threads) {
+    if (now.begun < now.threads) {
         f = &now.fibers[now.fiber_count++];
         make_fiber(f);
     } else {
@@ -164,24 +176,28 @@ void arrive(barrier *b, int wanted)
 /* Takes the next thread. */
 void begin_thread(fiber *me)
 {
-    me->thread = now.next++;
-    me->index = threadIdx = now.next_index;
-    me->running = true;
-    uint3 *next = &now.next_index;
-    if (++next->x == blockDim.x) {
-        next->x = 0;
-        if (++next->y == blockDim.y) {
-            next->y = 0;
-            next->z++;
-        }
+    int thread = now.backwards ? now.threads - 1 - now.begun : now.begun;
+    now.begun++;
+    unsigned rest = (unsigned)thread, x = rest, y = 0;
+    if (blockDim.x < (unsigned)now.threads) {
+        x = rest % blockDim.x;
+        rest /= blockDim.x;
+        y = rest % blockDim.y;
+        rest /= blockDim.y;
+    } else {
+        rest = 0;
     }
+    me->thread = thread;
+    me->passed = 0;
+    me->index = threadIdx = { x, y, rest };
+    me->running = true;
 }
 
 void run_threads()
 {
     for (;;) {
         fiber *me = now.current;
-        while (now.next < now.threads) {
+        while (now.begun < now.threads) {
             begin_thread(me);
             now.body(now.arguments);
             leave(me->thread);
@@ -193,9 +209,11 @@ void run_threads()
 
 void run_block()
 {
-    now.next = 0;
-    now.next_index = { 0, 0, 0 };
+    now.begun = 0;
+    now.backwards = td_emulate_draw(2) == 1;
+    now.turn = (turns)td_emulate_draw(TURNS);
     now.live = now.threads;
+    now.met = false;
     now.all = { 0, 0 };
     for (int w = 0; w * WARP < now.threads; w++) {
         int lanes = now.threads - w * WARP;
@@ -214,6 +232,17 @@ struct grid {
     alignas(16) char arguments[];
 };
 
+/* The greatest that divides both. */
+uint64_t divisor(uint64_t a, uint64_t b)
+{
+    while (b != 0) {
+        uint64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
 void run_grid(void *what)
 {
     grid *g = (grid *)what;
@@ -222,20 +251,36 @@ void run_grid(void *what)
     now.threads = (int)(g->threads.x * g->threads.y * g->threads.z);
     now.body = g->body;
     now.arguments = g->arguments;
-    for (unsigned z = 0; z < gridDim.z; z++) {
-        for (unsigned y = 0; y < gridDim.y; y++) {
-            for (unsigned x = 0; x < gridDim.x; x++) {
-                blockIdx = { x, y, z };
-                run_block();
-            }
-        }
+    uint64_t count = (uint64_t)gridDim.x * gridDim.y * gridDim.z;
+    uint64_t step = 1 + td_emulate_draw((unsigned)count), at = td_emulate_draw((unsigned)count);
+    while (divisor(step, count) != 1) { /* a step that comes to all of them */
+        step = step % count + 1;
+    }
+    for (uint64_t i = 0; i < count; i++) {
+        uint64_t row = at / gridDim.x;
+        blockIdx = { (unsigned)(at % gridDim.x), (unsigned)(row % gridDim.y),
+                     (unsigned)(row / gridDim.y) };
+        run_block();
+        at = (at + step) % count;
     }
 }
 
 } // namespace
 
-void __syncthreads(void)
+void td_emulate_syncthreads(int line)
 {
+    fiber *me = now.current;
+    if (now.met) {
+        fail("a barrier behind one after which threads have returned");
+    }
+    if (now.all.arrived == 0) {
+        now.line = line;
+        now.passed = me->passed;
+    }
+    if (line != now.line || me->passed != now.passed) {
+        fail("threads of a block wait at different barriers");
+    }
+    me->passed++;
     arrive(&now.all, now.live);
 }
 

@@ -301,6 +301,17 @@ void td_emulate_enqueue(cudaStream_t stream, void (*run)(void *arguments), const
     enqueue(stream, run, arguments, bytes, false);
 }
 
+void td_emulate_run_others(cudaStream_t held)
+{
+    locked guard;
+    for (int i = 0; i < stream_count; i++) {
+        while (streams[i] != held && may_run(streams[i])) {
+            drain(streams[i], streams[i]->done + 1);
+            i = 0; /* others may have waited for it */
+        }
+    }
+}
+
 void td_emulate_enqueue_waiting(cudaStream_t stream, void (*run)(void *arguments),
                                 const void *arguments, size_t bytes)
 {
@@ -314,6 +325,11 @@ cudaError_t cudaDeviceSynchronize(void)
     locked guard;
     if (td_emulate_spoils(NULL)) {
         return cudaErrorStreamCaptureUnsupported;
+    }
+    for (int i = 0; i < stream_count; i++) { /* recorded by another thread */
+        if (streams[i]->device == td_emulate_device() && streams[i]->recording != NULL) {
+            return give(cudaErrorStreamCaptureUnsupported);
+        }
     }
     for (int i = 0; i < stream_count; i++) {
         if (streams[i]->device == td_emulate_device()) {

@@ -53,6 +53,11 @@ cudaError_t td_emulate_wait_for_place(cudaStream_t stream, const emulated_place 
 /* Someone asks whether an event has come by that stands for the place: an error, which it gives. */
 cudaError_t td_emulate_spoil_place(const emulated_place *place);
 
+/* seed.cc: a number drawn for the order of a grid's blocks and threads, and the number of blocks.
+ * TANDEM_EMULATE_SEED=N: other numbers; 1 unless it is set; 0: the number is always 0. Under the
+ * lock. */
+unsigned td_emulate_draw(unsigned below);
+
 /* Chance, where $TANDEM_EMULATE_ORDER names a seed for it; always false where it does not. */
 bool td_emulate_chance(unsigned one_in);
 unsigned td_emulate_random(void);

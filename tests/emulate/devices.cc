@@ -148,8 +148,14 @@ cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
 
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
 {
+    static bool enabled[TD_EMULATE_DEVICES][TD_EMULATE_DEVICES];
     (void)flags;
-    return give(peer != device_now ? cudaSuccess : cudaErrorInvalidDevice);
+    if (peer < 0 || peer >= TD_EMULATE_DEVICES || peer == device_now) {
+        return give(cudaErrorInvalidDevice);
+    }
+    bool before = enabled[device_now][peer];
+    enabled[device_now][peer] = true;
+    return give(before ? cudaErrorPeerAccessAlreadyEnabled : cudaSuccess);
 }
 
 } // extern "C"

@@ -1,8 +1,9 @@
 /* The emulated driver: memory that is mapped to reserved addresses.
  *
- * TANDEM_EMULATED_DRIVER=no-mapping, no-peers or no-create (several: with commas): a device that
- * cannot map memory; other devices are not let at it; making it fails for another reason than want
- * of memory. */
+ * TANDEM_EMULATED_DRIVER=no-mapping, no-export, no-peers or no-create (several: with commas): a
+ * device that cannot map memory; that can do so only for itself; other devices are not let at its
+ * memory; making it fails for another reason than want of memory. Otherwise all memory that is made
+ * must be for others, too, as NCCL wants it. */
 #include "tests/emulate/cudart.h"
 
 #include "cuda.h"
@@ -44,9 +45,10 @@ CUresult cuGetErrorName(CUresult error, const char **name)
     return *name != NULL ? CUDA_SUCCESS : refuse();
 }
 
-CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute, CUdevice)
+CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute which, CUdevice)
 {
-    *value = !lacks("no-mapping");
+    *value = which == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED ? !lacks("no-mapping")
+                                                                              : !lacks("no-export");
     return CUDA_SUCCESS;
 }
 
@@ -79,7 +81,9 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
     if (bytes % GRANULARITY != 0) {
         return refuse();
     }
-    if (lacks("no-create")) {
+    bool shared = kind->requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR &&
+                  kind->allocFlags.gpuDirectRDMACapable;
+    if (lacks("no-create") || shared == lacks("no-export")) {
         return CUDA_ERROR_NOT_SUPPORTED;
     }
     physical *p = (physical *)malloc(sizeof *p);

@@ -95,9 +95,11 @@ void td_emulate_close_memory(void)
 /* Rights change with every operation; of few large pages that takes no time. */
 static void fill(void *start, size_t bytes)
 {
-    madvise(start, bytes, MADV_HUGEPAGE);
     mprotect(start, bytes, PROT_READ | PROT_WRITE);
-    memset(start, 0xff, bytes);
+    if (bytes < TD_EMULATE_SPARSE) { /* more is for views of a few far elements: zeros */
+        madvise(start, bytes, MADV_HUGEPAGE);
+        memset(start, 0xff, bytes);
+    }
     if (open_depth == 0) {
         mprotect(start, bytes, PROT_NONE);
     }
@@ -250,6 +252,13 @@ cudaError_t copy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind k
 } // namespace
 
 extern "C" {
+
+int td_emulate_device_of(const void *memory)
+{
+    locked guard;
+    const range *found = find(memory, 1);
+    return found != NULL ? found->device : -1;
+}
 
 cudaError_t cudaMemGetInfo(size_t *available, size_t *all)
 {

@@ -33,6 +33,7 @@ static int usage(void)
         "  ceilings N                copying, products of N x N\n"
         "  ops PRECISION [NAMES]     every operation against the CPU in f64; conv2d,linear: these\n"
         "  bits                      optimizers and random numbers, bit for bit\n"
+        "  large TIMES               more than 2^31 elements; TIMES times the same bits\n"
         "  train PRECISION BATCH STEPS    ResNet-18 against the CPU\n"
         "  graph PRECISION BATCH STEPS    captured steps against eager ones, bit for bit\n"
         "  serve|serve-graph PRECISION MODEL STEM SIZE CLASSES BATCH    steps, for "
@@ -66,6 +67,8 @@ static int run(td_device device, int argc, char **argv)
         good = check_ops(device, read_precision(device, argv[1]), argc == 3 ? argv[2] : NULL);
     } else if (argc == 1 && strcmp(argv[0], "bits") == 0) {
         good = check_bits(device);
+    } else if (argc == 2 && strcmp(argv[0], "large") == 0) {
+        good = check_large(device, atoi(argv[1]));
     } else if (argc == 4 && strcmp(argv[0], "train") == 0) {
         good = check_train(device, read_precision(device, argv[1]), atol(argv[2]), atoi(argv[3]));
     } else if (argc == 4 && strcmp(argv[0], "graph") == 0) {

@@ -21,6 +21,11 @@ bool check_ops(td_device device, td_precision precision, const char *named);
 /* Optimizers and dropout against the CPU's, bit for bit. */
 bool check_bits(td_device device);
 
+/* Operations on more than 2^31 elements, where 32-bit numbers overflow (24 GB); and batch
+ * normalisation of one input so many times, whose blocks race for who adds up their sums: the same
+ * bits. Ends the program with 77 where memory is short. */
+bool check_large(td_device device, int times);
+
 /* Steps of ResNet-18 at 32x32 against the CPU's from the same weights; the CPU computes in the same
  * precision if it has it, otherwise in fp32. */
 bool check_train(td_device device, td_precision precision, int64_t batch, int steps);

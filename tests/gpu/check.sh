@@ -8,6 +8,7 @@
 # GPU_CHECK_OUT=DIR   where the table, device.json and logs.tar.gz go (build/gpu-check)
 # DEVICE=cuda:0       the GPU
 # BUDGET=540          seconds for all stages
+# STAGES="NCCL sanitizer"    only the stages whose names contain one of the words
 # PYTHON=...          a python with torch, for the comparison and its CUDA libraries
 # EMULATE=1           a trial of this script on the emulated GPU: smaller sizes
 set -u
@@ -18,7 +19,7 @@ EMULATE=${EMULATE:-}
 begin=$EPOCHREALTIME
 mkdir -p "$OUT" || exit 1
 rm -f "$OUT"/*.log "$OUT"/table.txt
-rows=() bad=0
+rows=() bad=0 met=
 check=$BUILD/tests/gpu/check
 
 since() { awk "BEGIN { printf \"%.0f\", $EPOCHREALTIME - $1 }"; }
@@ -46,9 +47,25 @@ table() { # runs last, whatever has happened
 trap table EXIT
 trap 'exit 130' INT TERM HUP
 
+is_wanted() { # is_wanted STAGE
+    local word
+    for word in ${STAGES:-}; do
+        if [[ $1 == *"$word"* ]]; then
+            met+=" $word "
+            return 0
+        fi
+    done
+    [ -z "${STAGES:-}" ]
+}
+
+skipped() { # skipped STAGE WHY
+    ! is_wanted "$1" || row skipped "$1" 0 "$2"
+}
+
 stage() { # stage NAME LIMIT COMMAND...: the last line of its output goes into the table. 77: skipped
     local name=$1 limit=$2 start=$EPOCHREALTIME left rc text log
     shift 2
+    is_wanted "$name" || [ "$name" = program ] || [ "$name" = info ] || return 1
     log=$OUT/$(echo "$name" | tr ' /' '--').log
     left=$((BUDGET - $(since "$begin")))
     if [ $left -lt 5 ]; then
@@ -59,6 +76,7 @@ stage() { # stage NAME LIMIT COMMAND...: the last line of its output goes into t
     timeout --kill-after=5 "$limit" "$@" >"$log" 2>&1 </dev/null
     rc=$?
     text=$(grep -v '^ *$' "$log" | tail -n 1 | cut -c 1-150)
+    [ $rc -ne 124 ] || text="$(grep '^tandem, ' "$log" | tail -n 1 | cut -c 1-150) $text"
     case $rc in
     0) row ok "$name" "$(since "$start")" "$text" ;;
     77) row skipped "$name" "$(since "$start")" "$text" ;;
@@ -113,9 +131,9 @@ if [ -z "$EMULATE" ]; then
         folders=$(wheel_folders "$python")
         [ -z "$folders" ] || export TANDEM_CUDA_LIBRARIES=$folders
     fi
-    size=8192 batch=32 steps=20 graph="32 12" graph_limit=60
+    size=8192 times=1000 batch=32 steps=20 graph="32 12" graph_limit=60
 else
-    size=128 batch=32 steps=2 graph="2 5" graph_limit=180
+    size=128 times=10 batch=32 steps=2 graph="2 5" graph_limit=180
 fi
 export TANDEM_CACHE=$OUT/cache
 run() { # run NAME LIMIT ARGUMENTS OF check
@@ -132,7 +150,7 @@ fi
 
 # ---- in order of value ----
 
-run 'operations fp32' 60 ops fp32
+run 'operations fp32' 150 ops fp32 # the first to load cuDNN, about 1 GB, perhaps from a cold disk
 run 'operations bf16' 60 ops bf16
 run 'bits' 30 bits
 run 'training fp32' 60 train fp32 $batch $steps
@@ -146,6 +164,7 @@ run 'operations fp16' 60 ops fp16
 # shellcheck disable=SC2086
 run 'captured fp16' $graph_limit graph fp16 $graph
 run 'ceilings' 40 ceilings $size
+run 'large' 60 large $times
 
 throughput() { # throughput NAME LIMIT [--ways WAYS] MODEL STEM SIZE CLASSES BATCH STEPS
     local name=$1 limit=$2
@@ -154,9 +173,9 @@ throughput() { # throughput NAME LIMIT [--ways WAYS] MODEL STEM SIZE CLASSES BAT
         ${python:+--torch "$python"} "$@"
 }
 if ! command -v python3 >/dev/null; then
-    row skipped throughput 0 'there is no python3'
+    skipped throughput 'there is no python3'
 elif [ -z "$EMULATE" ]; then
-    throughput 'resnet18 32 b256' 140 resnet18 imagenet 32 10 256 100 # torch.compile takes about a minute
+    throughput 'resnet18 32 b256' 120 --ways graph,eager resnet18 imagenet 32 10 256 100
     throughput 'resnet18 cifar b512' 80 --ways graph,eager resnet18 cifar 32 10 512 20
     throughput 'resnet50 224 b128' 90 --ways graph,eager resnet50 imagenet 224 1000 128 10
 else
@@ -175,14 +194,21 @@ if [ -n "${TANDEM_DATA:-}" ] && [ -x "$train" ]; then
     done
     [ -n "$EMULATE" ] || stage 'CIFAR-10 to 94 %' 90 "$BUILD/apps/cifar_speedrun" --device "$DEVICE" --precision bf16 --runs 25
 else
-    row skipped CIFAR-10 0 'TANDEM_DATA does not name the folder with its files'
+    skipped CIFAR-10 'TANDEM_DATA does not name the folder with its files'
 fi
 if [ -n "$EMULATE" ]; then
-    row skipped NCCL 0 'the emulated GPU has none'
+    skipped NCCL 'the emulated GPU has none'
 elif ! grep -q '^NCCL: /' "$OUT/info.log"; then
-    row skipped NCCL 0 "$(grep -m 1 '^NCCL' "$OUT/info.log" | cut -c 1-100)"
+    skipped NCCL "$(grep -m 1 '^NCCL' "$OUT/info.log" | cut -c 1-100)"
 else
     # Last: what a lost rank leaves behind disturbs nobody.
-    stage NCCL 150 bash tests/gpu/nccl.sh "$BUILD"
+    stage NCCL 240 bash tests/gpu/nccl.sh "$BUILD"
 fi
+if [ -z "$EMULATE" ] && command -v python3 >/dev/null; then
+    # torch.compile takes one to two minutes where its cache is empty
+    throughput 'resnet18 32 b256 compiled' 200 --ways compile resnet18 imagenet 32 10 256 100
+fi
+for word in ${STAGES:-}; do
+    [[ $met == *" $word "* ]] || row FAILED "$word" 0 'no stage has this word in its name'
+done
 exit 0

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # NCCL between two ranks on ONE GPU: DDP equals the joined batch, all ranks' weights are equal, a killed
-# rank is named. NCCL refuses two ranks on a GPU of one host; as hosts it counts NCCL_HOSTID, so each
+# rank is named. The ranks take turns on the GPU, some milliseconds each, so a rank has a minute. NCCL refuses two ranks on a GPU of one host; as hosts it counts NCCL_HOSTID, so each
 # rank names one of its own, and they talk over loopback sockets. For correctness, never for speed.
 #
 #     tests/gpu/nccl.sh [BUILD]        needs a GPU, libnccl.so.2, and make tests
@@ -31,7 +31,7 @@ ranks() { # ranks SIZE BACKEND MODE [WORKER]: each rank on cuda:0, on a host of 
     folder=$(mktemp -d)
     for ((r = 0; r < size; r++)); do
         MEET=file://$folder/meet RANK=$r WORLD_SIZE=$size NCCL_HOSTID=r$r TANDEM_BACKEND=$backend \
-            timeout --foreground --kill-after=2 25 "$build/tests/$worker" cuda:0 "$mode" &
+            timeout --foreground --kill-after=2 60 "$build/tests/$worker" cuda:0 "$mode" &
         pids+=($!)
     done
     for pid in "${pids[@]}"; do
@@ -62,10 +62,10 @@ ranks 2 nccl die >"$out" 2>&1
 seconds=$(($(date +%s) - begin))
 grep -q 'rank 0 was told: ' "$out"
 check $? 'a killed rank: the other is told'
-[ $seconds -le 40 ]
+[ $seconds -le 75 ]
 check $? "and within seconds ($seconds, start and end of both ranks included)"
 tail -n 5 "$out" | sed 's/^/    /'
-ranks 2 nccl equal worker_captured >"$out" 2>&1
+ranks 2 nccl few worker_captured >"$out" 2>&1
 check $? 'two ranks in captured steps: the same bits as without'
 grep -q '[1-9][0-9]* replayed$' "$out"
 check $? 'and steps were replayed'

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # NVIDIA's compute-sanitizer over the kernels that share memory between threads, or write where other
-# threads read: memcheck and racecheck, over named operations and over the optimizers. Slow: some
+# threads read: memcheck, racecheck and synccheck, over named operations and over the optimizers. Slow: some
 # minutes at most. Without compute-sanitizer (it comes with the CUDA toolkit): says so, and ends with 77.
 #
 #     tests/gpu/sanitize.sh CHECK [DEVICE]        CHECK: build/cc/tests/gpu/check
 set -u
 check=${1:?usage: tests/gpu/sanitize.sh CHECK [DEVICE]} device=${2:-cuda:0}
 names=batch_norm,layer_norm,group_norm,sum,sum_dim,max,max_dim,mean_dims,softmax,log_softmax,cross_entropy
-names=$names,max_pool2d,avg_pool2d,sort,cumsum,embedding,permute
+names=$names,max_pool2d,avg_pool2d,sort,cumsum,embedding,permute,gather_dim,scatter_add,rms_norm,dropout2d
 sanitizer=$(command -v compute-sanitizer || ls "${CUDA_HOME:-/usr/local/cuda}"/bin/compute-sanitizer 2>/dev/null)
 if [ -z "$sanitizer" ]; then
     echo 'there is no compute-sanitizer'
@@ -25,5 +25,7 @@ under memcheck ops bf16 batch_norm,max_pool2d,sum_dim
 under memcheck bits
 under racecheck ops fp32 $names
 under racecheck ops bf16 batch_norm,max_pool2d,sum_dim
-echo "compute-sanitizer: 5 runs, $bad with errors"
+under racecheck bits
+under synccheck ops fp32 $names
+echo "compute-sanitizer: 7 runs, $bad with errors"
 [ $bad -eq 0 ]

@@ -6,6 +6,7 @@ all with channels_last, bf16 autocast and cudnn.benchmark.
 
 usage: throughput.py --check PROGRAM [--device cuda:0] [--torch PYTHON] MODEL STEM SIZE CLASSES BATCH STEPS
 
+First tandem alone, then again with each way of PyTorch's that has started: what is printed stays, if time ends.
 All stay alive; rounds of STEPS steps alternate. Prints each round, then medians, and tandem's ratio to each.
 Without PyTorch tandem's figures alone; a way of PyTorch's that does not start is named.
 """
@@ -142,6 +143,22 @@ class Peer:
         self.process.wait()
 
 
+def compare(peers, steps, batch):
+    """Rounds of all, and what comes of them; the peers have been warmed up."""
+    for peer in peers:
+        peer.times.clear()
+    for i in range(ROUNDS):
+        for peer in peers if i % 2 == 0 else peers[::-1]:
+            peer.times.append(peer.go(steps))
+        print("  ".join("%s %.3f ms" % (p.name, p.times[-1] * 1e3) for p in peers), flush=True)
+    medians = [statistics.median(p.times) for p in peers]
+    text = "tandem, captured %.3f ms, %.0f images/s" % (medians[0] * 1e3, batch / medians[0])
+    for peer, median in list(zip(peers, medians))[1:]:
+        ratios = [b / a for a, b in zip(peers[0].times, peer.times)]
+        text += "; %s %.3f ms: %.2f times as fast" % (peer.name, median * 1e3, statistics.median(ratios))
+    print(text, flush=True)
+
+
 def main():
     if sys.argv[1:2] == ["--serve"]:
         how, model, stem, size, classes, batch = sys.argv[2:8]
@@ -157,25 +174,20 @@ def main():
     args = parser.parse_args()
     *job, steps = args.job
     batch, steps = int(job[-1]), int(steps)
+    warm = max(5, steps // 2)  # steps for plans, memory, clocks, the recording
     peers = [Peer(name, [args.check, "--device", args.device, part, args.precision, *job])
              for name, part in (("captured", "serve-graph"), ("eager", "serve"))]
+    for peer in peers:
+        peer.go(warm)
+    compare(peers, steps, batch)
     for how in args.ways.split(",") if args.torch else ():
         try:
             peers.append(Peer("PyTorch " + how, [args.torch, __file__, "--serve", how, *job]))
         except (RuntimeError, OSError) as error:
             print("no comparison:", error, flush=True)
-    for peer in peers:  # warming up: plans, memory, clocks, the recording
-        peer.go(max(5, steps // 2))
-    for i in range(ROUNDS):
-        for peer in peers if i % 2 == 0 else peers[::-1]:
-            peer.times.append(peer.go(steps))
-        print("  ".join("%s %.3f ms" % (p.name, p.times[-1] * 1e3) for p in peers), flush=True)
-    medians = [statistics.median(p.times) for p in peers]
-    text = "tandem, captured %.3f ms, %.0f images/s" % (medians[0] * 1e3, batch / medians[0])
-    for peer, median in list(zip(peers, medians))[1:]:
-        ratios = [b / a for a, b in zip(peers[0].times, peer.times)]
-        text += "; %s %.3f ms: %.2f times as fast" % (peer.name, median * 1e3, statistics.median(ratios))
-    print(text, flush=True)
+            continue
+        peers[-1].go(warm)
+        compare(peers, steps, batch)
     for peer in peers:
         peer.end()
     return 0

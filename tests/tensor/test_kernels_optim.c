@@ -4,6 +4,7 @@
 #include "tensor/cpu/isa.h"
 #include "tensor/kernels/kernels.h"
 #include "tensor/kernels/packed.h"
+#include "tensor/storage.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -143,6 +144,10 @@ static void sgd_cases(td_dtype dtype)
         dtype,
         (td_optim_slice){ .lr = 0.1, .momentum = 0.9, .weight_decay = 0.05, .decoupled = true },
         true);
+    /* Settled on the device: one after the other, in the same memory of a block. */
+    td_tensor *scale = td_zeros(TD_SHAPE(TD_SCALE_NUMBERS), TD_F64, ref_device());
+    sgd_steps(dtype, (td_optim_slice){ .lr = 0.1, .momentum = 0.9, .scale = td_ptr(scale) }, true);
+    td_free(scale);
 }
 
 static void test_sgd(void **state)

@@ -22,7 +22,15 @@ typedef enum { CU_MEM_LOCATION_TYPE_DEVICE = 1 } CUmemLocationType;
 typedef enum { CU_MEM_ALLOC_GRANULARITY_RECOMMENDED = 1 } CUmemAllocationGranularity_flags;
 typedef enum { CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3 } CUmemAccess_flags;
 
-typedef enum { CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 102 } CUdevice_attribute;
+typedef enum {
+    CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 102,
+    CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED = 103,
+    CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED = 110
+} CUdevice_attribute;
+typedef enum {
+    CU_MEM_HANDLE_TYPE_NONE = 0,
+    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1
+} CUmemAllocationHandleType;
 typedef int CUdevice;
 
 typedef struct CUmemLocation {
@@ -31,7 +39,11 @@ typedef struct CUmemLocation {
 } CUmemLocation;
 typedef struct CUmemAllocationProp {
     CUmemAllocationType type;
+    CUmemAllocationHandleType requestedHandleTypes;
     CUmemLocation location;
+    struct {
+        unsigned char gpuDirectRDMACapable;
+    } allocFlags;
 } CUmemAllocationProp;
 typedef struct CUmemAccessDesc {
     CUmemLocation location;

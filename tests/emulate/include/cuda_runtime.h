@@ -35,7 +35,8 @@ static const int warpSize = 32;
 
 /* ---- blocks ---- */
 
-void __syncthreads(void);
+void td_emulate_syncthreads(int line);
+#define __syncthreads() td_emulate_syncthreads(__LINE__)
 void __syncwarp(unsigned mask = 0xffffffffu);
 
 /* The value that a lane of the caller's warp has given; all lanes in mask must call it. */
@@ -185,6 +186,10 @@ static inline float __fsub_rn(float a, float b)
 }
 
 /* ---- launches ---- */
+
+/* How many blocks a kernel that walks on by its grid gets: `most`, or by chance only one to three,
+ * as if the GPU were that small. */
+unsigned td_emulate_most_blocks(unsigned most);
 
 /* Puts a grid on a stream: body(arguments) is called for each thread of each block. */
 void td_emulate_grid(dim3 blocks, dim3 threads, cudaStream_t stream, void (*body)(void *arguments),

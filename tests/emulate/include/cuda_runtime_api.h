@@ -147,6 +147,18 @@ void td_emulate_take_again(int depth);
 /* How many graphs with such work have been made and not been freed. */
 int td_emulate_graphs_that_wait(void);
 
+/* Memory of so many bytes is not filled with 0xff: only what is touched costs the host memory. */
+#define TD_EMULATE_SPARSE ((size_t)1 << 30)
+
+/* Runs what is on all streams but one, as far as it need not wait for that one. */
+void td_emulate_run_others(cudaStream_t held);
+
+/* The device whose memory this is; -1: it is not a device's. */
+int td_emulate_device_of(const void *memory);
+
+/* Whether what a GPU leaves open is drawn by chance (seed.cc), and memory is watched (watch.c). */
+bool td_emulate_is_seeded(void);
+
 #ifdef __cplusplus
 }
 #endif
