@@ -83,9 +83,9 @@ int td_mutant_on(int number)
 }
 END
 export BUILD=build/cc-emulated TANDEM_LONG=1
-names=$(printf '%s\n' "${tests[@]}" | tr ' ' '\n' | sort -u)
+names=$(printf '%s\n' "${tests[@]}" | tr ' ' '\n' | sort -u | tr '\n' ' ')
 # shellcheck disable=SC2086
-if ! make -C "$copy" -j2 EMULATE=1 OPTIMIZE='-O1 -g0' tests TESTS="$(echo $names | sed 's/\.sh//g')" >"$copy/log" 2>&1; then
+if ! make -C "$copy" -j2 EMULATE=1 OPTIMIZE='-O1 -g0' tests TESTS="${names//.sh/}" >"$copy/log" 2>&1; then
     report 1 'does not build'
     tail -n 5 "$copy/log" | sed 's/^/# /'
     echo 1..1
