@@ -3,6 +3,7 @@
  *   tdrun --nproc-per-node 4 ./train --epochs 5
  *   tdrun --nnodes 2 --node-rank 0 --master-addr node0 --nproc-per-node 8 ./train     (on node0)
  *   tdrun --nnodes 1:4 --rdzv-endpoint node0:29500 --max-restarts 3 ./train           (on each)
+ *   tdrun --elastic 1:8 ./train                         a worker that is killed is replaced
  *   tdrun --world 64 --on 2 ./train                     64 ranks' weights, computed by 2 processes
  *   tdrun --world 256 --sim --link 25GB/s,5us ./train   what 256 ranks would take, simulated
  *
@@ -29,6 +30,7 @@ typedef struct arguments {
     int64_t node_rank, master_port; /* -1: not given */
     int64_t max_restarts;
     worlds worlds;
+    const char *elastic;
     bool standalone, require_token;
     char endpoint_host[256];
     const char *backend, *conf, *signals; /* torchrun's */
@@ -229,6 +231,29 @@ static void settle_token(arguments *a)
     }
 }
 
+/* "1:8": at most 8 workers, and the run goes on with 1. */
+static void settle_elastic(arguments *a)
+{
+    const td_launch_options *o = &a->launch;
+    char low[16];
+    unsetenv("TANDEM_ELASTIC");
+    if (a->elastic == NULL) {
+        return;
+    }
+    const char *colon = strchr(a->elastic, ':'), *high = colon != NULL ? colon + 1 : a->elastic;
+    snprintf(low, sizeof low, "%.*s", (int)strcspn(a->elastic, ":"), a->elastic);
+    int least = read_number("elastic", low, 1, TD_LAUNCH_MAX_WORKERS);
+    if (read_number("elastic", high, 1, TD_LAUNCH_MAX_WORKERS) < least) {
+        cli_refuse("--elastic: '%s': the range goes down", a->elastic);
+    }
+    if (o->max_nodes > 1 || o->mesh != NULL || a->worlds.world > 0 || a->nproc != NULL) {
+        cli_refuse("--elastic says how many processes there are on one node: it goes with no "
+                   "--nnodes, --nproc-per-node, --mesh and --world");
+    }
+    setenv("TANDEM_ELASTIC", low, 1); /* for the workers, and td_workers_struck */
+    a->nproc = high;
+}
+
 /* How many processes a mesh of `all` wants on each node. */
 static int workers_of_mesh(const td_launch_options *o, int all)
 {
@@ -370,6 +395,7 @@ static void settle(arguments *a)
     read_conf(a);
     check_signals(a->signals);
     read_nodes(a->nodes, o);
+    settle_elastic(a);
     settle_workers(a);
     settle_place(a);
     settle_token(a);
@@ -380,7 +406,7 @@ static void settle(arguments *a)
 
 static void tdrun_read_command_line(cli_option *options, int argc, char **argv, arguments *a)
 {
-    enum { FIRST = 8 }; /* that say who takes part */
+    enum { FIRST = 9 }; /* that say who takes part */
     int count = 0;
     for (; options[count].name != NULL; count++) {
         options[count].first = count < FIRST;
@@ -419,6 +445,8 @@ int main(int argc, char **argv)
         cli_text("mesh", "DIM=N,...", &o->mesh,
                  "The processes' dimensions pp, rep, dp, tp, as in rep=2,dp=4; *: what is left. "
                  "Sets --nproc-per-node, or must fit it; programs read it as TANDEM_MESH"),
+        cli_text("elastic", "MIN:MAX", &a.elastic,
+                 "MAX processes, of which those that a signal ends are replaced; MIN can go on"),
         cli_int("node-rank", &a.node_rank, -1, TD_LAUNCH_MAX_NODES - 1,
                 "This node's rank; node 0 hosts the store; -1: in the order of arrival"),
         cli_text("master-addr", "HOST", &o->host, "Node 0's address"),

@@ -145,6 +145,21 @@ static td_status take_orders(agent *a)
 
 /* ---- what happens here ---- */
 
+/* Of an elastic run. It makes a new world after each death (dist/elastic/members.c). */
+static td_status replace_workers(agent *a)
+{
+    char key[256], *world;
+    if (!a->running || a->stop_ordered || a->ending || a->left != 0 ||
+        !td_workers_struck(a->workers)) {
+        return TD_OK;
+    }
+    snprintf(key, sizeof key, "elastic/%s/%d/latest", a->round.run_id, a->round.number);
+    TD_TRY(td_store_compare_set(a->link.store, key, "-", "-", &world)); /* does not wait */
+    td_workers_replace(a->workers, atoi(world), a->watch);
+    free(world);
+    return TD_OK;
+}
+
 static td_status look_at_workers(agent *a)
 {
     td_worker_failure failure;
@@ -155,6 +170,7 @@ static td_status look_at_workers(agent *a)
         a->done_told = true; /* "fail" takes the place of "done" */
         TD_TRY(td_link_send(&a->link, "fail %d %s", a->round.number, text));
     }
+    TD_TRY(replace_workers(a));
     if (!a->running || td_workers_running(a->workers) > 0) {
         return TD_OK;
     }

@@ -88,12 +88,12 @@ void td_children_clear(td_children *all)
     all->passed = 0;
 }
 
-pid_t td_children_fork(td_children *all, td_signal_watch *watch)
+pid_t td_children_fork(td_children *all, int place, td_signal_watch *watch)
 {
     watch->children = all;
-    td_child *c = &all->list[all->count];
+    td_child *c = &all->list[place];
     *c = (td_child){ 0 };
-    all->notes[all->count] = (td_error_note){ 0 }; /* before the child reports */
+    all->notes[place] = (td_error_note){ 0 }; /* before the child reports */
     pid_t parent = getpid();
     pid_t pid = fork();
     if (pid == 0) {
@@ -102,7 +102,7 @@ pid_t td_children_fork(td_children *all, td_signal_watch *watch)
         setpgid(pid, pid); /* in parent and child: the first call counts */
         c->pid = pid;
         c->running = true;
-        all->count++;
+        all->count += place == all->count;
     }
     return pid;
 }
@@ -239,8 +239,7 @@ int td_child_exit_code(int status)
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-/* SIGABRT counts as a reported error, not as a signal. */
-static bool was_struck(int status)
+bool td_child_struck(int status)
 {
     return WIFSIGNALED(status) && WTERMSIG(status) != SIGABRT;
 }
@@ -252,7 +251,8 @@ static int first_failure(const td_children *all)
     for (int i = 0; i < all->count; i++) {
         const td_child *c = &all->list[i];
         if (!c->running && td_child_failed(c->status) &&
-            (first < 0 || (was_struck(c->status) && !was_struck(all->list[first].status)))) {
+            (first < 0 ||
+             (td_child_struck(c->status) && !td_child_struck(all->list[first].status)))) {
             first = i;
         }
     }

@@ -54,10 +54,11 @@ void td_children_free(td_children *all);    /* NULL is fine */
 /* Forgets the children, none of which may run. */
 void td_children_clear(td_children *all);
 
-/* fork(), with one more child in the list. The child leads its own process group, dies with this
+/* fork(), with the child at this place of the list: behind its end, or in place of one that has
+ * ended. The child leads its own process group, dies with this
  * thread, has the signals from before the watch, and reads from /dev/null. 0 in the child, -1 with
  * errno: the list is as it was. */
-pid_t td_children_fork(td_children *all, td_signal_watch *watch);
+pid_t td_children_fork(td_children *all, int place, td_signal_watch *watch);
 /* In a child: sets an environment variable. Other threads of the parent do not matter: malloc works
  * in the child of a fork, and they do not change the environment. */
 void td_child_setenv(const char *name, const char *format, ...)
@@ -95,6 +96,7 @@ int td_children_early(const td_children *all, int cause);
 void td_child_end_text(int status, char *text, size_t size);
 const char *td_signal_name(int signal); /* "SIGSEGV"; "a signal": unknown */
 bool td_child_failed(int status);
+bool td_child_struck(int status);   /* ended by a signal; SIGABRT counts as a reported error */
 int td_child_exit_code(int status); /* as in a shell: 128 + signal */
 /* Whether a survivor's message names a process: "rank 1 (pid 123) has died" for a process on the
  * teller's host, or "rank 1 (pid 123 on host) ...". */

@@ -156,7 +156,7 @@ static td_status start_all(spawning *s)
     td_snprintf(run_id, sizeof(run_id), "spawn-%ld-%.6f", (long)getpid(), td_clock());
     fflush(NULL); /* otherwise the children would print the buffered output again */
     for (int rank = 0; rank < s->count; rank++) {
-        pid_t pid = td_children_fork(s->children, &s->watch);
+        pid_t pid = td_children_fork(s->children, rank, &s->watch);
         if (pid == 0) {
             child_main(s, rank, run_id);
         }

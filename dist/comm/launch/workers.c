@@ -26,7 +26,8 @@ struct td_workers {
     td_output *output; /* NULL until a stream is shown with a prefix */
     td_children *children;
     td_round round;
-    bool failed; /* the first failure of the round has been reported */
+    bool failed;       /* the first failure of the round has been reported */
+    int world, deaths; /* of an elastic run: its latest world, and deaths since */
 };
 
 /* ---- folders ---- */
@@ -150,7 +151,8 @@ static td_status open_stream(td_workers *w, int local, int which, int *fd)
     }
     w->captured = true;
     worker_path(w, local, which == TD_LAUNCH_STDOUT ? "stdout" : "stderr", path);
-    int file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644);
+    int empty = local < w->children->count ? 0 : O_TRUNC; /* not if a worker is replaced */
+    int file = open(path, O_WRONLY | O_CREAT | empty | O_APPEND | O_CLOEXEC, 0644);
     if (file < 0) {
         return td_fail(TD_E_IO, "cannot write %s: %s", path, strerror(errno));
     }
@@ -212,7 +214,7 @@ static td_status start_worker(td_workers *w, int local, td_signal_watch *watch)
     td_status status = open_stream(w, local, TD_LAUNCH_STDOUT, &out);
     status = status == TD_OK ? open_stream(w, local, TD_LAUNCH_STDERR, &err) : status;
     if (status == TD_OK) {
-        pid_t pid = td_children_fork(w->children, watch);
+        pid_t pid = td_children_fork(w->children, local, watch);
         if (pid == 0) {
             exec_worker(w, local, out, err);
         }
@@ -234,6 +236,7 @@ void td_workers_start(td_workers *w, const td_round *round, td_signal_watch *wat
     td_status status = TD_OK;
     w->round = *round;
     w->failed = false;
+    w->world = w->deaths = 0;
     td_children_clear(w->children);
     for (int local = 0; local < w->options->workers && status == TD_OK; local++) {
         status = start_worker(w, local, watch);
@@ -243,6 +246,35 @@ void td_workers_start(td_workers *w, const td_round *round, td_signal_watch *wat
         w->children->list[last] =
             (td_child){ .pid = getpid(), .status = 1 << 8 /* exit code 1 */, .ended = td_clock() };
         snprintf(w->children->notes[last].message, TD_ERROR_BYTES, "%s", td_last_error());
+    }
+}
+
+/* Deaths without a new world. */
+static int most_deaths(const td_workers *w)
+{
+    return 3 * w->options->workers + 10;
+}
+
+bool td_workers_struck(const td_workers *w)
+{
+    const td_children *all = w->children;
+    bool elastic = getenv("TANDEM_ELASTIC") != NULL, struck = false;
+    for (int i = 0; elastic && !w->failed && !all->stopping && i < all->count; i++) {
+        struck = struck || (!all->list[i].running && td_child_struck(all->list[i].status));
+    }
+    return struck && w->deaths <= most_deaths(w);
+}
+
+void td_workers_replace(td_workers *w, int world, td_signal_watch *watch)
+{
+    td_children *all = w->children;
+    w->deaths = world == w->world ? w->deaths : 0;
+    w->world = world;
+    for (int i = 0; i < all->count; i++) {
+        if (!all->list[i].running && td_child_struck(all->list[i].status) &&
+            ++w->deaths <= most_deaths(w)) {
+            (void)start_worker(w, i, watch); /* if it fails, the next look tries again */
+        }
     }
 }
 
@@ -326,7 +358,8 @@ bool td_workers_look(td_workers *w, td_worker_failure *failure)
     if (was_running && over && w->output != NULL) {
         (void)td_output_flush(w->output, 1);
     }
-    if (w->failed || all->stopping) { /* who ends after being asked to has not failed */
+    /* Who ends after being asked to, or is replaced, has not failed. */
+    if (w->failed || all->stopping || td_workers_struck(w)) {
         return false;
     }
     for (int i = 0; i < all->count; i++) {
