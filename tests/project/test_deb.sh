@@ -42,9 +42,9 @@ for i in 1 2 3 4; do
     cp "$OLDPWD/tests/pictures/rgb.bmp" photos/cat/$i.bmp
     cp "$OLDPWD/tests/pictures/palette.gif" photos/dog/$i.gif
 done
-works 'training on a folder of BMPs and GIFs' "$bin/train_net" --cfg efficientnet_b0 TRAIN.DATASET photos DATA.VAL_FRACTION 0.5 \
+works 'training on a folder of BMPs and GIFs' "$bin/train_net" --cfg resnet18 TRAIN.DATASET photos DATA.VAL_FRACTION 0.5 \
     TRAIN.BATCH_SIZE 2 TRAIN.IM_SIZE 32 TEST.IM_SIZE 36 TEST.CROP_SIZE 32 OPTIM.MAX_EPOCH 1 OPTIM.WARMUP_EPOCHS 0 OPTIM.BASE_LR 0.001 RNG_SEED 1
-says '  of as many classes as there are folders' 'efficientnet_b0, 2 classes'
+says '  of as many classes as there are folders' 'resnet18, 2 classes'
 works 'predicting' "$bin/tandem-predict" exp/best photos/dog/1.gif
 says '  by name' ' % +(cat|dog)$'
 
