@@ -39,7 +39,7 @@ PLAN = [
     ("data/text", 500, 1090, "BPE and its files, token files of other programs; to be cut"),
     ("dist", 350),
     ("dist/comm/engines/sim", 500, 1120, "costs of kernels from a file, failures that do not depend on luck, deadlocks; to be cut"),
-    ("dist/comm/*", 11700, 12650, "five ways to meet, and restarts, are in store and launch; messages have names; worlds that follow each other; a rank may be a thread"),
+    ("dist/comm/*", 11700, 12670, "five ways to meet, and restarts, are in store and launch; messages have names; worlds that follow each other; a rank may be a thread"),
     ("dist/ddp", 1085),
     ("dist/ddp/extra", 1120),
     ("dist/shard", 1185, 1205, "its settings have just come here from td_ddp's options"),
@@ -53,7 +53,7 @@ PLAN = [
     ("dist/trace", 325),
     ("apps", 3700, 3840, "lessons 18 to 24"),
     ("apps/library", 130),
-    ("apps/tools/*", 6200, 7260, "comparing runs, leaves, meshes, virtual and simulated ranks; to be cut"),
+    ("apps/tools/*", 6200, 7275, "comparing runs, leaves, meshes, virtual and simulated ranks; to be cut"),
     ("apps/tools/report", 900, 1490, "figures that need no JavaScript; a server of the page while a run trains"),
 ]
 PRODUCT_PLAN, PRODUCT_LIMIT = 79000, 88700
