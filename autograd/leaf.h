@@ -7,8 +7,8 @@
 struct td_node;
 typedef struct td_leaf td_leaf;
 
-/* What a tensor that takes part in gradients carries. A leaf's lies inside its td_leaf; a step
- * tensor's lies in the step's small memory and goes with it. */
+/* What a tensor that takes part in gradients carries. A leaf's is inside its td_leaf; a step
+ * tensor's is in the step's small memory and goes with it. */
 struct td_grad_state {
     td_leaf *leaf;        /* NULL: a step tensor */
     struct td_node *node; /* what computed it; NULL: a leaf */

@@ -44,7 +44,7 @@ void td_op_check_bias(const char *op, const td_tensor *x, const td_tensor *w, co
 void td_op_promote(td_tensor **a, td_tensor **b, td_site at);
 
 /* The result's shape of an elementwise operation on a and b, by NumPy's broadcasting. Fatal unless
- * a and b broadcast, have one dtype and lie on one device. */
+ * a and b broadcast, have one dtype and are on one device. */
 td_shape td_op_together(const char *op, const td_tensor *a, const td_tensor *b, td_site at);
 /* A new tensor for that result, in the memory order of a or b if one of them has the result's shape
  * (an image stays an image), otherwise row-major. */

@@ -204,7 +204,7 @@ void td_bf16_pictures_run(td_pool *pool, const td_bf16_pictures *p)
 
 /* ---- forward and backward-data ---- */
 
-/* What the plan of all convolutions (conv_apply.h) is told of one in bf16. */
+/* What the plan of all convolutions (conv_apply.h) gets of one in bf16. */
 typedef struct job {
     td_conv_problem problem;
     td_bf16_pictures source;

@@ -5,7 +5,6 @@
  * has the same bits as among many. */
 #include "tensor/cpu/gemm_few.h"
 
-#include "tensor/cpu/gemm_kernels.h"
 #include "tensor/cpu/loops.h"
 
 #include <string.h>

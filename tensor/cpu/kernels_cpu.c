@@ -1,5 +1,4 @@
 /* The CPU's table. */
-#include "tensor/cpu/isa.h"
 #include "tensor/cpu/ops.h"
 
 #include <pthread.h>

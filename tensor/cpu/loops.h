@@ -102,84 +102,14 @@ typedef struct td_loops {
     td_binary_loop binary[TD_BINARY_COUNT];
     td_grad_loop binary_grad[2][TD_BINARY_COUNT]; /* of a and of b, given a and b; p and q: 0 */
     td_binary_loop compare[TD_COMPARE_COUNT];     /* y: u8 */
-    void (*axpy)(int64_t n, void *y, int64_t sy, double alpha, const void *x, int64_t sx);
-
-    /* loops_reduce.inc; accumulation in double. The columns of a matrix: acc[i] += sum over rows;
-     * largest: acc[i] = the larger one, NaN if there is one. */
-    double (*sum)(int64_t n, const void *x, int64_t sx);
-    double (*sum_squares)(int64_t n, const void *x, int64_t sx);
-    double (*largest)(int64_t n, const void *x, int64_t sx);
-    void (*sum_columns)(int64_t n, double *acc, int64_t rows, const void *x, int64_t row_stride,
-                        int64_t sx);
-    void (*largest_columns)(int64_t n, double *acc, int64_t rows, const void *x, int64_t row_stride,
-                            int64_t sx);
-
-    /* loops_norm.inc, on row matrices with `channels` columns and no holes. */
-    /* Mean and sum of squares about it, of a block of a few hundred rows. */
-    void (*moments)(int64_t rows, int64_t channels, const void *x, double *mean, double *m2);
-    /* y = (x - mean) * scale + shift (+ add), then the larger of that and 0 if relu. y may be x. */
-    void (*normalize)(int64_t rows, int64_t channels, void *y, const void *x,
-                      const td_norm_constants *constants, const void *add, bool relu);
-    /* sum_g = sum over rows of g, sum_gx = sum of g * (x - mean), of a block of rows. With
-     * TD_NORM_MASK_Y, g is also written to `kept` unless that is NULL. */
-    void (*norm_grad_sums)(int64_t rows, int64_t channels, const td_norm_grad *at,
-                           const td_norm_constants *constants, void *kept, double *sum_g,
-                           double *sum_gx);
-    /* dx = or += a * g + b * (x - mean) + c per channel; with b NULL, a * g. dx may be dy. */
-    void (*norm_grad_apply)(int64_t rows, int64_t channels, void *dx, bool accumulate,
-                            const td_norm_grad *at, const td_norm_constants *constants);
-    /* The largest of a window of normalised rows and 0: taps' rows are of x, and index gets the
-     * place of the first largest one, 255 where none is above 0 (NULL: not wanted). */
-    void (*norm_max_pool)(int64_t rows, int64_t channels, void *y, uint8_t *index,
-                          const td_taps *taps, const td_norm_constants *constants);
-    /* to = or += dy where y > 0 and 0 elsewhere; y NULL: dy. */
-    void (*masked)(int64_t n, void *to, bool accumulate, const void *dy, const void *y);
-    /* loops_layer_norm.inc: one row of layer normalisation, and its gradient by x (dx NULL: only
-     * the sums), which also adds to the sums over rows of dy * x_hat and dy (NULL: not wanted). Not
-     * centred: RMS normalisation. */
-    void (*layer_norm)(int64_t d, void *y, const void *x, const void *weight, const void *bias,
-                       double eps, bool centred, double *mean, double *inv_std);
-    void (*layer_norm_grad)(int64_t d, void *dx, bool add, double *sum_dyx, double *sum_dy,
-                            const void *dy, const void *x, const void *weight, bool centred,
-                            double mean, double inv_std);
-
-    /* loops_softmax.inc: `columns` (at most TD_SOFTMAX_COLUMNS) next to each other, d rows of them,
-     * `step` apart. step 1: one column, which is a row in memory. */
-    void (*softmax)(int64_t d, int64_t columns, int64_t step, void *y, const void *x, bool log);
-    void (*softmax_grad)(int64_t d, int64_t columns, int64_t step, void *dx, const void *dy,
-                         const void *y, bool log, bool accumulate);
+#define TD_LOOP(type, name, parameters) type(*name) parameters;
+#define TD_LOOP_REAL(type, name, parameters) type(*name) parameters;
+#include "tensor/cpu/loops.def"
     td_transformer_loops transformer;
-    /* One row of cross-entropy: writes log_p (NULL: logits are it) and returns the row's loss; and
-     * its gradient, times `scale`. weight NULL: ones. */
-    double (*cross_entropy)(int64_t k, void *log_p, const void *logits, int64_t label,
-                            const void *weight, double smoothing);
-    void (*cross_entropy_grad)(int64_t k, void *dlogits, const void *log_p, int64_t label,
-                               const void *weight, double smoothing, double scale, bool accumulate);
-
-    /* loops_pool.inc: a run of n elements, over the taps of a window. */
-    void (*max_pool)(int64_t n, void *y, uint8_t *index, const td_taps *taps);
-    void (*max_pool_grad)(int64_t n, void *dx, const td_taps *taps, bool accumulate);
-    /* sum = or += the sum over taps of weight[tap] * row[tap]; sum: f64 if x is f64, else f32. */
-    void (*tap_sum)(int64_t n, void *sum, const td_taps *taps, const double *weight,
-                    bool accumulate);
-    /* y = or += sum. */
-    void (*put_sum)(int64_t n, void *y, const void *sum, bool accumulate);
-
-    /* loops_optim.inc. grad NULL: it is zero. */
-    void (*sgd)(int64_t n, void *param, const void *grad, void *momentum, const td_sgd_step *step);
-    void (*update)(td_update_op op, int64_t n, void *param, const void *grad, void *const *state,
-                   const td_update_step *step);
     /* f32 only: blocks of 16 averages (tensor/kernels/packed.h). */
     void (*unpack)(int64_t blocks, float *to, const uint8_t *from, td_dtype packed);
     void (*pack)(int64_t blocks, uint8_t *to, const float *from, td_dtype packed,
                  const uint32_t *draw, int shift);
-    /* y = x * scale where keep[i] >= threshold, else 0. */
-    void (*dropout)(int64_t n, void *y, const void *x, const uint32_t *draw, uint32_t threshold,
-                    double scale, bool accumulate);
-    /* loops_random.inc: draw[4 i ..] = td_philox's words for counter (a, b + i), i < n <= 64; key:
-     * td_philox_mixed_key. */
-    void (*philox)(int64_t n, uint32_t *draw, uint64_t key, uint64_t a, uint64_t b);
-
     /* bf16 only: to float and back, n elements side by side. */
     void (*widen)(int64_t n, float *y, const void *x);
     void (*narrow)(int64_t n, void *y, const float *x);

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "tensor/f16.h"
-#include "tensor/cpu/isa.h"
 #include "tensor/cpu/loops.h"
 #include "tensor/kernels/formulas.h"
 #include "tensor/kernels/packed.h"

@@ -1,7 +1,6 @@
 /* Copies of any strides and dtypes. The hard case is a transposition (NCHW to the CPU's HWNC and
  * back): it goes in square tiles, as wide as a line of the caches. The rows of a larger tile, where
  * they are powers of two apart, push each other out of the few places that caches have for them. */
-#include "tensor/cpu/gemm_kernels.h"
 #include "tensor/cpu/ops.h"
 
 #include <string.h>

@@ -4,7 +4,6 @@
 #include "tensor/cpu/conv.h"
 #include "tensor/cpu/cpu_device.h"
 #include "tensor/cpu/gemm_few.h"
-#include "tensor/cpu/gemm_kernels.h"
 #include "tensor/cpu/ops.h"
 
 /* ---- matrix products ---- */

@@ -34,7 +34,7 @@ void td_capture_close(td_capture *c)
     *c = (td_capture){ .numbers = NULL };
 }
 
-/* ---- what the step's recorder is told ---- */
+/* ---- what the step's recorder gets ---- */
 
 static td_capture *of(td_recorder *r)
 {

@@ -22,8 +22,8 @@ static const td_kernels *watched_of(td_device device, const td_kernels *own)
     return device.type == TD_DEVICE_CPU ? td_watched_kernels() : td_timed_kernels(device);
 }
 
-/* What a GPU has done by the end of a step is told then. A step that a fatal error has ended inside
- * of a kernel has left that kernel, too. */
+/* What a GPU has done by the end of a step is reported then. A step that a fatal error has ended
+ * inside of a kernel has left that kernel, too. */
 static void watch_step_ended(double begin, double end, void *user)
 {
     (void)begin, (void)end, (void)user;
