@@ -74,12 +74,9 @@ static td_status sim_start(void *engine, const td_collective *c, void **request)
 }
 
 /* With the lock. */
-static void free_call(td_sim_call *call)
+static void free_call(td_sim_call **link)
 {
-    td_sim_call **link = &call->seat->calls;
-    while (*link != call) {
-        link = &(*link)->next;
-    }
+    td_sim_call *call = *link;
     *link = call->next;
     td_sim_leave_meeting(call);
     free(call->reason);
@@ -99,7 +96,11 @@ static td_status sim_end(void *engine, void *request)
     times->sending += call->seconds;
     times->bytes += call->bytes;
     td_status status = call->status == TD_OK ? TD_OK : td_fail(call->status, "%s", call->reason);
-    free_call(call);
+    td_sim_call **link = &seat->calls;
+    while (*link != call) {
+        link = &(*link)->next;
+    }
+    free_call(link);
     pthread_mutex_unlock(&world_of(seat)->lock);
     return status;
 }
@@ -194,7 +195,7 @@ static void sim_destroy(void *engine)
     }
     *link = seat->next;
     while (seat->calls != NULL) { /* not waited for */
-        free_call(seat->calls);
+        free_call(&seat->calls);
     }
     pthread_mutex_unlock(&w->lock);
 }
