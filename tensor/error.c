@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +16,7 @@
 #include <unistd.h>
 
 enum { LAST_ERROR_BYTES = 2048, FATAL_BYTES = 6144, CONTEXT_DEPTH = 32 };
+enum { LONGEST_EXIT = 10 }; /* seconds */
 
 static _Thread_local char last_error[LAST_ERROR_BYTES];
 static _Thread_local td_status last_status;
@@ -147,6 +149,22 @@ bool td_say_last(const char *before, const char *text)
     return read;
 }
 
+/* exit, which two threads must not call at once (ranks of a simulated job): who comes second waits
+ * for the end. */
+_Noreturn static void exit_of_one(void)
+{
+    static atomic_flag begun = ATOMIC_FLAG_INIT;
+    static _Thread_local bool here;
+    if (!atomic_flag_test_and_set(&begun)) {
+        here = true;
+        exit(1);
+    }
+    if (!here) {
+        sleep(LONGEST_EXIT);
+    }
+    _exit(1);
+}
+
 _Noreturn void td_die(void)
 {
     const char *text = last_error[0] != '\0' ? last_error : "td_die, but no call has failed";
@@ -156,7 +174,7 @@ _Noreturn void td_die(void)
     char before[64];
     snprintf(before, sizeof before, "%s: ", program_invocation_short_name);
     if (td_say_last(before, text)) {
-        exit(1);
+        exit_of_one();
     }
     _exit(1); /* exit would wait for a reader of stdout */
 }
@@ -254,7 +272,7 @@ _Noreturn void td_fatal(td_site at, const char *format, ...)
         call(m.text, user);
     } else if (td_say_last("", m.text) && last_status == TD_E_NOMEM &&
                strstr(m.text, last_error) != NULL) {
-        exit(1); /* no mistake of the program, so no core: the machine has no more memory */
+        exit_of_one(); /* no mistake of the program, so no core: the machine has no more memory */
     }
     abort();
 }

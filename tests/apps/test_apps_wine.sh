@@ -51,6 +51,11 @@ fails 'no place for the checkpoint' 1 'model_0\.safetensors' "$app" 1
 tail -n 1 out | grep -q '^wine_single: .*model_0\.safetensors'
 tap $? 'an error comes behind what was printed before' out
 rm data
+rmdir model_0.safetensors
+works 'from another folder: the data beside the program' "$app" 1
+mkdir alone
+cp "$app" alone
+app=alone/wine_single
 fails 'no data file' 1 '^wine_single: .*data/wine\.csv' "$app"
 mkdir -p data/wine.csv
 fails 'a folder in place of the data' 1 "tandem's source has the file" "$app"
