@@ -41,7 +41,7 @@ cp -a build/config.*.mk build/cuda-wishes* "$base/build"
 copy "$build"/{flags,flags.own,flags.link,sources,lib*,tensor,autograd,nn,data,dist,apps} "$base/$build"
 [ ! -d build/nvcc ] || copy build/nvcc "$base/build"
 separate() { # separate TREE: gives it files of its own that are written to in their place
-    { find "$1" -name '*.d' && printf '%s\n' "$1/$build"/{flags,flags.link,sources}; } | xargs sed -i ''
+    find "$1" \( -name '*.d' -o -path '*/build/*' \( -name 'flags*' -o -name sources \) \) -print0 | xargs -0 sed -i ''
 }
 
 # The object files are right for these flags, and what is compiled again needs no optimization.
