@@ -235,8 +235,8 @@ static void check_wrong_index(int i, td_tensor *x, td_tensor *far, td_tensor *on
 static void test_a_wrong_index_is_borne_and_reported(void **state)
 {
     NEEDS_GPU(0);
-    static const char *const messages[] = { "embedding: index 1099511627776, number 1 of its "
-                                            "tensor, is out of range: it must be 0 to 2",
+    static const char *const messages[] = { ("embedding: index 1099511627776, number 1 of its "
+                                             "tensor, is out of range: it must be 0 to 2"),
                                             "gather_dim: index 1099511627776, number 1",
                                             "index_select: index 1099511627776, number 1",
                                             "scatter_add: index 1099511627776, number 1" };

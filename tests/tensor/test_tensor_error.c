@@ -226,7 +226,7 @@ static void test_wrong_options_end_the_program(void **state)
         { "--few=-3", "-3 is out of range" },
         { "7x", "test_tensor_error: SAVE_EVERY: '7x' is not a whole number" },
         { "7 8", "test_tensor_error: '8' is one value too many" },
-        { "--epochs", "requires an argument" },
+        { "--epochs", "--epochs: the value is missing" },
         { "--SAVE_EVERY 7", "unrecognized option" },
         { "--others 7", "unrecognized option" },
     };
