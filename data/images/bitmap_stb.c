@@ -8,12 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A damaged PNG's data may unpack to any size; no image of most_pixels needs this much. */
+/* A damaged PNG's data may unpack to any size; no image of most_pixels needs this much. Tables that
+ * a damaged JPEG never sets are zero. */
 enum { MOST_MEMORY = 1 << 30 };
 
 static void *stb_malloc(size_t size)
 {
-    return size <= MOST_MEMORY ? malloc(size) : NULL;
+    return size <= MOST_MEMORY ? calloc(1, size) : NULL;
 }
 
 static void *stb_realloc(void *old, size_t size)
@@ -30,7 +31,7 @@ static void *stb_realloc(void *old, size_t size)
 #define STBI_MALLOC stb_malloc
 #define STBI_REALLOC stb_realloc
 #define STBI_FREE free
-/* Damaged files break its assertions, and no file may end the program. The fuzzer looks for what follows. */
+/* Damaged files break its assertions, and no file may end the program. */
 #define STBI_ASSERT(condition) ((void)(condition))
 /* Its arithmetic on bytes of a file overflows and shifts as it likes (-fwrapv); its memory is
  * checked. */
@@ -75,9 +76,40 @@ static int stb_ended(void *user)
     return source->at >= source->image->size;
 }
 
+/* Versions before 2.28 (Debian 12) write a JPEG's table of more than 256 symbols past its end, and
+ * take symbol 255 for none. No camera's table has more than 226. So wherever a table may begin in
+ * the file, it must have fewer. */
+static bool stb_tables_fit(const td_encoded *p)
+{
+    enum { MARKER = 4, LENGTHS = 16, HEAD = 1 + LENGTHS, MOST_SYMBOLS = 255 };
+    static const uint8_t begin[] = { 0xff, 0xc4 };
+    const uint8_t *at = p->bytes, *end = p->bytes + p->size;
+    while ((at = memmem(at, (size_t)(end - at), begin, sizeof begin)) != NULL) {
+        const uint8_t *table = at + MARKER;
+        int left = end - at > MARKER ? at[2] * 256 + at[3] - 2 : 0;
+        while (left > 0 && end - table >= HEAD) {
+            int symbols = 0;
+            for (int i = 1; i <= LENGTHS; i++) {
+                symbols += table[i];
+            }
+            if (symbols > MOST_SYMBOLS) {
+                return false;
+            }
+            left -= HEAD + symbols;
+            table += end - table > HEAD + symbols ? HEAD + symbols : end - table;
+        }
+        at += sizeof begin;
+    }
+    return true;
+}
+
 td_status td_stb_read(td_encoded *p, int rows, td_bitmap *bitmap, char why[TD_DECODER_WHY])
 {
     (void)rows; /* always all */
+    if (p->size > 2 && p->bytes[0] == 0xff && !stb_tables_fit(p)) {
+        snprintf(why, TD_DECODER_WHY, "a table has too many symbols");
+        return TD_E_FORMAT;
+    }
     stb_source source = { p, 0 };
     stbi_io_callbacks calls = { stb_take, stb_skip, stb_ended };
     if (bitmap == NULL) {

@@ -132,6 +132,25 @@ static void test_for_other_libraries(void **state)
     }
 }
 
+/* A JPEG whose table of codes has more symbols than there are: Debian 12's stb_image would write
+ * them past its end. */
+static void test_large_table(void **state)
+{
+    (void)state;
+    needs_stb();
+    size_t size;
+    char why[TD_DECODER_WHY] = "";
+    uint8_t *bytes = pictures_read_bytes(PICTURES_FOLDER "444.jpg", &size);
+    uint8_t *table = memmem(bytes, size, "\xff\xc4", 2);
+    assert_non_null(table);
+    memset(table + 5, 200, 16); /* how many codes there are of each length */
+    td_encoded image = pictures_encoded(bytes, size, "444.jpg");
+    td_status status = td_stb_read(&image, 0, NULL, why);
+    free(bytes);
+    assert_int_equal(status, TD_E_FORMAT);
+    assert_string_equal(why, "a table has too many symbols");
+}
+
 /* A few bytes that promise many pixels are refused before any memory is taken for them. */
 static void test_bombs(void **state)
 {
@@ -147,9 +166,10 @@ static void test_bombs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_kinds), cmocka_unit_test(test_cut_off),
-        cmocka_unit_test(test_psd),   cmocka_unit_test(test_hdr),
-        cmocka_unit_test(test_bombs), cmocka_unit_test(test_for_other_libraries),
+        cmocka_unit_test(test_kinds),       cmocka_unit_test(test_cut_off),
+        cmocka_unit_test(test_psd),         cmocka_unit_test(test_hdr),
+        cmocka_unit_test(test_bombs),       cmocka_unit_test(test_for_other_libraries),
+        cmocka_unit_test(test_large_table),
     };
     return cmocka_run_group_tests_name("data: images by stb_image", tests, NULL, NULL);
 }
