@@ -35,7 +35,7 @@ PLAN = [
     ("nn/io", 2380, 2470, "a model may be on several stages, cut into slices and windows, and its file is one"),
     ("nn/onnx", 1145),
     ("nn/optim", 880, 890, "schedules and clipping over stages and slices"),
-    ("data/*", 4950, 5290, "labels and positions of loaders, to be divided; images by stb_image"),
+    ("data/*", 4950, 5300, "labels and positions of loaders, to be divided; images by stb_image"),
     ("data/text", 500, 1090, "BPE and its files, token files of other programs; to be cut"),
     ("dist", 350),
     ("dist/comm/engines/sim", 500, 1120, "costs of kernels from a file, failures that do not depend on luck, deadlocks; to be cut"),

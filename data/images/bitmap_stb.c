@@ -110,8 +110,13 @@ td_status td_stb_read(td_encoded *p, int rows, td_bitmap *bitmap, char why[TD_DE
         snprintf(why, TD_DECODER_WHY, "a table has too many symbols");
         return TD_E_FORMAT;
     }
-    stb_source source = { p, 0 };
+    stb_source source = { p, 0 }, look = { p, 0 };
     stbi_io_callbacks calls = { stb_take, stb_skip, stb_ended };
+    /* Versions before 2.28 take the memory of such an image for twice as long as it is. */
+    if (p->size > 2 && p->bytes[0] == 'P' && stbi_is_16_bit_from_callbacks(&calls, &look) != 0) {
+        snprintf(why, TD_DECODER_WHY, "16 bits a channel; save it with 8");
+        return TD_E_FORMAT;
+    }
     if (bitmap == NULL) {
         if (stbi_info_from_callbacks(&calls, &source, &p->width, &p->height, NULL) == 0) {
             snprintf(why, TD_DECODER_WHY, "%s", stbi_failure_reason());
