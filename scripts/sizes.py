@@ -38,7 +38,7 @@ PLAN = [
     ("data/*", 4950, 5300, "labels and positions of loaders, to be divided; images by stb_image"),
     ("data/text", 500, 1090, "BPE and its files, token files of other programs; to be cut"),
     ("dist", 350),
-    ("dist/comm/engines/sim", 500, 1120, "costs of kernels from a file, failures that do not depend on luck, deadlocks; to be cut"),
+    ("dist/comm/engines/sim", 500, 1125, "costs of kernels from a file, failures that do not depend on luck, deadlocks; to be cut"),
     ("dist/comm/*", 11700, 12670, "five ways to meet, and restarts, are in store and launch; messages have names; worlds that follow each other; a rank may be a thread"),
     ("dist/ddp", 1085),
     ("dist/ddp/extra", 1120),

@@ -76,7 +76,8 @@ td_status td_sim_write_kernels(const char *path)
     double rest = t.steps > 0 ? fmax(0.0, t.step_seconds - t.kernels) / (double)t.steps : 0.0;
     td_fprintf(file, "limits %.9g %.9g %.9g\nrest %.9g 0 0\n", t.flops_f32, t.flops_f64,
                t.bytes_per_second, rest);
-    for (const cost_row *r = sums.rows; r < sums.rows + sums.count; r++) {
+    for (int i = 0; i < sums.count; i++) {
+        const cost_row *r = &sums.rows[i];
         td_fprintf(file, "%s %.9g %.9g %.9g\n", r->name, r->of[0], r->of[1], r->of[2]);
     }
     free(sums.rows);
@@ -112,7 +113,8 @@ static bool read_costs(FILE *file, td_sim_costs *costs)
     }
     const cost_row *limits = find_cost(costs, "limits"), *rest = find_cost(costs, "rest");
     double seconds = 0.0, least = 0.0;
-    for (const cost_row *r = costs->rows; r < costs->rows + costs->count; r++) {
+    for (int i = 0; i < costs->count; i++) {
+        const cost_row *r = &costs->rows[i];
         bool kernel = r != limits && r != rest;
         if (kernel && r->of[CALLS] < 1.0) {
             return false;
