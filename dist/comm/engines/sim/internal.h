@@ -30,8 +30,8 @@ typedef struct td_sim_seat td_sim_seat;
 typedef struct td_sim_call {
     const td_collective *c;
     td_sim_seat *seat;
-    struct td_sim_call *next; /* of the seat's */
-    struct td_sim_meeting *meeting;
+    struct td_sim_call *next;       /* of the seat's */
+    struct td_sim_meeting *meeting; /* that has begun and not ended */
     bool done;
     /* Once it is done: when it ends on the clock, what it takes of a link, and what it sends. */
     double ends, seconds, bytes;
@@ -39,14 +39,12 @@ typedef struct td_sim_call {
     char *reason; /* of a failure */
 } td_sim_call;
 
-/* A collective that has begun. */
+/* A collective that has begun and not ended. */
 typedef struct td_sim_meeting {
     struct td_sim_meeting *next;
     uint64_t number;
     double latest; /* clock of a rank that has come */
     int come;
-    bool over;
-    int left; /* once it is over: calls that are not waited for */
     td_sim_call *calls[];
 } td_sim_meeting;
 
@@ -152,7 +150,7 @@ void td_sim_free_rooms(td_sim_world *world);
 void td_sim_meet(td_sim_call *call);
 /* The meetings that wait for a seat which is gone fail. */
 void td_sim_end_meetings(td_sim_seat *gone);
-/* The call is freed. A meeting without calls is freed, too; one that has not ended fails. */
+/* The call is freed. The meeting fails if the meeting has not ended. */
 void td_sim_leave_meeting(td_sim_call *call);
 void td_sim_send(td_sim_call *call);
 void td_sim_receive(td_sim_call *call);

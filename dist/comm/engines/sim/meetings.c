@@ -96,7 +96,7 @@ static td_status compare_calls(const td_sim_meeting *m, int size)
 
 /* ---- meeting ---- */
 
-/* All calls so far are over. */
+/* All calls so far are over; frees the meeting. */
 static void end_meeting(td_sim_room *room, td_sim_meeting *m, double ends, td_status status,
                         const char *reason)
 {
@@ -105,13 +105,13 @@ static void end_meeting(td_sim_room *room, td_sim_meeting *m, double ends, td_st
         link = &(*link)->next;
     }
     *link = m->next;
-    m->over = true;
-    m->left = m->come;
     for (int rank = 0; rank < room->size; rank++) {
         if (m->calls[rank] != NULL) {
+            m->calls[rank]->meeting = NULL;
             td_sim_done(m->calls[rank], ends, status, reason);
         }
     }
+    free(m);
 }
 
 static void complete(td_sim_room *room, td_sim_meeting *m)
@@ -181,12 +181,9 @@ void td_sim_end_meetings(td_sim_seat *gone)
 
 void td_sim_leave_meeting(td_sim_call *call)
 {
-    td_sim_meeting *m = call->meeting;
-    if (m != NULL && !m->over) { /* its group ends, or all ranks wait for each other */
-        end_meeting(call->seat->room, m, 0.0, call->done ? call->status : call->seat->gone,
+    if (call->meeting != NULL) { /* its group ends, or all ranks wait for each other */
+        end_meeting(call->seat->room, call->meeting, 0.0,
+                    call->done ? call->status : call->seat->gone,
                     call->done ? call->reason : call->seat->reason);
-    }
-    if (m != NULL && --m->left == 0) {
-        free(m);
     }
 }

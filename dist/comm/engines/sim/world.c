@@ -104,7 +104,7 @@ static void *run_rank(void *arg)
 }
 
 /* All threads are made first; they wait for `running`. */
-static td_status start_ranks(td_sim_world *w)
+static void start_ranks(td_sim_world *w)
 {
     static const size_t STACK = 1 << 20;
     sigset_t all, before;
@@ -136,7 +136,6 @@ static td_status start_ranks(td_sim_world *w)
     pthread_mutex_unlock(&w->lock);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
-    return TD_OK;
 }
 
 /* ---- the result ---- */
@@ -189,7 +188,7 @@ td_status td_sim_run(const td_sim_options *options, int (*fn)(int rank, void *ar
     pthread_mutex_init(&w.lock, NULL);
     td_watch(&watcher);
     td_observe_steps(&observer);
-    td_status status = start_ranks(&w);
+    start_ranks(&w);
     for (td_sim_rank *r = w.ranks; r < w.ranks + options->ranks; r++) {
         pthread_join(r->thread, NULL);
         pthread_cond_destroy(&r->wake);
@@ -203,5 +202,5 @@ td_status td_sim_run(const td_sim_options *options, int (*fn)(int rank, void *ar
     pthread_mutex_destroy(&w.lock);
     free(w.costs.rows);
     free(w.ranks);
-    return w.failure.rank >= 0 ? td_fail(TD_E_PEER, "%s", w.failure.message) : status;
+    return w.failure.rank >= 0 ? td_fail(TD_E_PEER, "%s", w.failure.message) : TD_OK;
 }
