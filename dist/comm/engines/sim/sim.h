@@ -11,36 +11,37 @@
 TD_BEGIN_C
 
 typedef struct td_sim_options {
-    int ranks;
-    double latency, bandwidth; /* of a link, in seconds, and bytes a second */
+    int ranks;                 /* at least 1 */
+    double latency, bandwidth; /* of a link: seconds, and bytes a second (above 0) */
     const char *kernels;       /* a file of td_sim_write_kernels; NULL: assumed limits */
-    int cores;                 /* that the ranks share, each rank one; 0: as many as ranks */
-    int killed;                /* a rank that dies at `killed_at` seconds; -1: none */
-    double killed_at;
+    int cores;                 /* cores that the ranks share; 0: each rank has one */
+    int killed;                /* the rank that dies at `killed_at` seconds of its clock */
+    double killed_at;          /* 0: no rank dies */
 } td_sim_options;
 
 /* What a rank has done, by its clock. */
 typedef struct td_sim_times {
     double clock;   /* seconds */
-    double waited;  /* of these for other ranks: communication that was not hidden */
-    double sending; /* that its collectives and messages have taken, hidden or not */
-    double bytes;   /* that it has sent */
+    double waited;  /* seconds of waiting for other ranks: communication that was not hidden */
+    double sending; /* seconds of the rank's collectives and messages, hidden or not */
+    double bytes;   /* that the rank has sent, as docs/simulation.md counts them */
 } td_sim_times;
 
 typedef struct td_sim_result {
     td_sim_times whole; /* of the rank whose clock is latest */
-    td_sim_times step;  /* a step's mean, over ranks, too: from the first call of an optimizer to
+    td_sim_times step;  /* the mean over steps and ranks: from the first call of an optimizer to
                            the last */
-    int steps;          /* of rank 0; below 2 there is no mean */
+    int steps;          /* of rank 0; if it is below 2, `step` is 0 */
     double assumed;     /* share of the kernels' time for which the file has no line */
 } td_sim_result;
 
-/* Reads TANDEM_SIM=256, which is needed, and TANDEM_SIM_LINK=25GB/s,5us, _KERNELS=FILE, _CORES=2
- * and _KILL=3@3200us. */
+/* Reads TANDEM_SIM=256 (missing: .ranks is 0), and TANDEM_SIM_LINK=25GB/s,5us (missing: these
+ * values), _KERNELS=FILE, _CORES=2 and _KILL=3@3200us. TD_E_ARG: a value cannot be read. */
 td_status td_sim_read(td_sim_options *options);
 
-/* Runs fn(rank, arg) as each rank. Its failure is that of the rank that failed first by the clock,
- * and the results are there. */
+/* Runs fn(rank, arg) on each rank, and waits for all ranks. TD_E_PEER: fn has returned another
+ * number than 0; the message is of the rank whose failure is first by the clock, and *result is
+ * valid. Other errors, without a result: the file of kernels, or no memory. */
 td_status td_sim_run(const td_sim_options *options, int (*fn)(int rank, void *arg), void *arg,
                      td_sim_result *result);
 

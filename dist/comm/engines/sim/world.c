@@ -117,10 +117,11 @@ static void start_ranks(td_sim_world *w)
     pthread_mutex_lock(&w->lock);
     for (; made < w->options.ranks && error == 0; made += error == 0) {
         td_sim_rank *rank = &w->ranks[made];
-        *rank =
-            (td_sim_rank){ .place = { made, w->options.ranks, &td_sim_engine, NULL },
-                           .world = w,
-                           .dies = made == w->options.killed ? w->options.killed_at : INFINITY };
+        *rank = (td_sim_rank){ .place = { made, w->options.ranks, &td_sim_engine, NULL },
+                               .world = w,
+                               .dies = made == w->options.killed && w->options.killed_at > 0.0
+                                           ? w->options.killed_at
+                                           : INFINITY };
         pthread_cond_init(&rank->wake, NULL);
         error = pthread_create(&rank->thread, &attributes, run_rank, rank);
         if (error == 0) {
@@ -168,6 +169,8 @@ static void sum_times(const td_sim_world *w, td_sim_result *result)
 td_status td_sim_run(const td_sim_options *options, int (*fn)(int rank, void *arg), void *arg,
                      td_sim_result *result)
 {
+    TD_REQUIRE(options->ranks > 0 && options->bandwidth > 0.0, TD_NOWHERE,
+               "td_sim_run: .ranks and .bandwidth must be above 0");
     td_sim_world w = { .options = *options, .fn = fn, .arg = arg, .places = td_count_cpus() };
     w.failure.rank = -1;
     TD_TRY(td_sim_costs_open(options->kernels, &w.costs));
