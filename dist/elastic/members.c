@@ -163,14 +163,14 @@ static void round_add(members_round *r, int64_t id, int64_t step)
 
 /* Waits until a process says that it is alive. A process that lives and does not answer in time
  * (it was stopped, or its host cut off) is skipped; but who comes from outside of the latest world
- * waits for that world as long as it stands. */
+ * waits for the members of that world as long as it stands. */
 static td_status round_ask(members_round *r, int64_t id)
 {
     const double year = 3e7;
     char key[KEY_BYTES], *text;
     size_t size;
     td_elastic *e = r->e;
-    bool waits = e->members.count > 0 && e->rank < 0;
+    bool waits = e->rank < 0 && id < e->members.asked;
     double left = r->deadline - td_clock();
     r->asks = id;
     snprintf(key, sizeof key, "%d/alive/%" PRId64, r->world, id);
@@ -200,6 +200,9 @@ static td_status round_ask_all(members_round *r, int64_t *asked)
     int wanted = m->count > 0 ? e->options.least : e->options.first;
     for (int i = 0; i < m->count; i++) {
         TD_TRY(round_ask(r, m->ids[i]));
+    }
+    if (e->rank < 0) { /* the time begins when the latest world has ended */
+        r->deadline = td_clock() + e->options.timeout;
     }
     for (*asked = m->asked;; td_sleep(0.01)) {
         int64_t ids;
