@@ -241,6 +241,9 @@ td_status td_pipe_begin_messages(td_pipe *p)
 td_status td_pipe_end_messages(td_pipe *p)
 {
     td_status status = TD_OK;
+    if (p->actions == NULL) { /* memory was short before the first message */
+        return TD_OK;
+    }
     for (int r = 0; r < p->plan.ranks; r++) {
         for (int i = p->streams[r].taken; i < p->streams[r].posted; i++) {
             finish_one(&p->streams[r].works[i], &status);

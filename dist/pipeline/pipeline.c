@@ -52,10 +52,10 @@ td_status td_pipe_make_lists(td_pipe *p)
 {
     int count = td_plan_count(&p->plan), ranks = p->plan.ranks;
     int most = count + p->plan.micro * p->ties.count; /* messages */
-    p->actions = td_pipe_new(p, count, sizeof *p->actions);
+    td_action *actions = td_pipe_new(p, count, sizeof *actions);
     p->chunks = td_pipe_new(p, p->plan.chunks, sizeof *p->chunks);
     p->streams = td_pipe_new(p, ranks, sizeof *p->streams);
-    bool room = p->actions != NULL && p->chunks != NULL && p->streams != NULL;
+    bool room = actions != NULL && p->chunks != NULL && p->streams != NULL;
     for (int c = 0; room && c < p->plan.chunks; c++) {
         room = pipe_make_chunk(p, c);
     }
@@ -65,7 +65,8 @@ td_status td_pipe_make_lists(td_pipe *p)
         room = p->streams[r].items != NULL && p->streams[r].works != NULL;
     }
     TD_TRY(room ? TD_OK : TD_E_NOMEM);
-    td_plan_actions(&p->plan, p->rank, p->actions);
+    td_plan_actions(&p->plan, p->rank, actions);
+    p->actions = actions;
     return TD_OK;
 }
 

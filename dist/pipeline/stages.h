@@ -66,7 +66,7 @@ typedef struct td_pipe {
     td_chain_link *links;
     int link_count;
     int *cuts;          /* [stages + 1]: the links at which stages begin */
-    td_action *actions; /* with the times of the last step */
+    td_action *actions; /* with the times of the last step; NULL: there are no lists yet */
     double arrived;     /* when what an action waited for was there */
     td_pipe_chunk *chunks;
     td_pipe_stream *streams; /* by rank */
