@@ -1,4 +1,4 @@
-/* The table that a communication engine for CPU memory implements: shm, gloo, mpi. The core
+/* The table that a communication engine for CPU memory implements: shm, gloo, mpi, sim. The core
  * (group.c) owns the queue, the communication thread, the work handles, the watchdog and the
  * sequence numbers; an engine moves bytes. */
 #pragma once

@@ -117,13 +117,12 @@ typedef struct td_ddp_runner {
     int parts;
     int (*part_of)(void *user, const td_tensor *parameter); /* the same in every step */
     void *user;
-    int open; /* backwards of a part that are between their halves at a time, with the running one
-               */
+    int open; /* the most backwards of a part that have begun and not ended at a time */
 } td_ddp_runner;
 
-/* Of a strategy whose steps have several turns, each with gradients of its own: what a runner
- * calls. In each part backwards begin in the order of turns, and end in it. Gradients are exchanged
- * by td_reducer_finish, or in the last backward if that is one of the whole model. */
+/* What a runner calls if a strategy's steps have several turns, each with gradients of its own. In
+ * each part backwards begin in the order of turns, and end in the same order. td_reducer_finish
+ * exchanges the gradients; or the last backward does, if it is a backward of the whole model. */
 typedef struct td_ddp_turns {
     int (*count)(const td_ddp_state *s); /* this rank's, in a step */
     td_status (*begin_step)(td_ddp_state *s, const td_ddp_runner *runner);
@@ -201,10 +200,11 @@ td_status td_ddp_open_parts(td_ddp_state *s);
 
 td_ddp_state *td_ddp_state_of(const td_module *net); /* fatal without td_ddp */
 
-/* td_ddp of a model that stays the caller's if it fails; and the end of td_ddp, or of a td_ddp_join
- * that has failed, where ranks have whole values: the gradients leave the group's memory, so that
- * td_dist_destroy may follow, and td_ddp_join in another world. */
+/* td_ddp; but the caller keeps a model whose td_ddp fails. */
 td_status td_ddp_join(td_ddp_options options, td_site at);
+/* Ends td_ddp, or a td_ddp_join that has failed, of a model whose values are whole on each rank:
+ * the gradients leave the group's memory. td_dist_destroy may follow, and td_ddp_join in another
+ * world. TD_E_NOMEM: the gradients have no memory of their own. */
 td_status td_ddp_leave(td_module *model);
 
 /* Keeps the first failure; reports the failure to the user's function, or as a fatal error. Before

@@ -29,11 +29,11 @@ static char picture_letter(td_action a)
                            : (char)('a' + a.micro % 26);
 }
 
-/* line: room for a character for each unit of time, and an end. */
-static void picture_write(const td_plan *plan, const td_action *list, char *line, FILE *out)
+/* line: zeros, one more than `width`, the units of time. */
+static void picture_write(const td_plan *plan, const td_action *list, char *line, size_t width,
+                          FILE *out)
 {
     int count = td_plan_count(plan);
-    size_t width = strlen(line);
     for (int r = 0; r < plan->ranks; r++) {
         memset(line, '.', width);
         for (int i = r * count; i < (r + 1) * count; i++) {
@@ -56,8 +56,7 @@ td_status td_schedule_text(const char *schedule, int ranks, int micro, FILE *out
     double all = list != NULL ? td_plan_play(&plan, (double[]){ 1, 1, 1 }, list) : -1.0;
     char *line = all >= 0.0 ? calloc((size_t)all + 1, 1) : NULL;
     if (line != NULL) {
-        memset(line, '.', (size_t)all);
-        picture_write(&plan, list, line, out);
+        picture_write(&plan, list, line, (size_t)all, out);
     }
     free(line);
     free(list);

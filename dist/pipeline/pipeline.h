@@ -77,8 +77,8 @@ typedef struct td_pipeline_result {
  * micro-batches one after the other would add, bit for bit (each loss multiplied by scale / micro;
  * a weight that two stages share is summed in another order). With td_leaves the gradients are the
  * mean of all leaves, and need no td_zero_grad; for measure a batch's index is the leaf's number.
- * Inside of td_ddp the ranks along dp
- * have exchanged gradients when it returns. TD_E_ARG: the batch cannot be cut into micro-batches.
+ * Inside of td_ddp the ranks along dp have exchanged gradients when td_pipeline_step returns.
+ * TD_E_ARG: the batch cannot be cut into micro-batches.
  *
  * Without gradients (td_no_grad_begin, td_evaluate with .group) td_forward(net, x) runs the whole
  * pipeline for one batch, and every rank gets the result. */

@@ -274,9 +274,7 @@ td_pipeline_result td_pipeline_step_at(td_pipeline_step_options o, td_site at)
     p->stepping = false;
     status = status == TD_OK ? step_exchange(&s) : status;
     status = status == TD_OK ? td_pipe_end_messages(p) : status;
-    if (status == TD_OK) {
-        status = td_all_reduce_numbers(p->group, s.numbers, 1 + TD_SUMS);
-    }
+    status = status == TD_OK ? td_all_reduce_numbers(p->group, s.numbers, 1 + TD_SUMS) : status;
     if (s.ddp != NULL) {
         s.ddp->no_sync_depth = depth;
     }

@@ -145,7 +145,8 @@ static td_status take_orders(agent *a)
 
 /* ---- what happens here ---- */
 
-/* Of an elastic run. It makes a new world after each death (dist/elastic/members.c). */
+/* An elastic run makes a new world after each death (dist/elastic/members.c): dead workers are
+ * replaced. */
 static td_status replace_workers(agent *a)
 {
     char key[256], *world;

@@ -54,10 +54,10 @@ void td_children_free(td_children *all);    /* NULL is fine */
 /* Forgets the children, none of which may run. */
 void td_children_clear(td_children *all);
 
-/* fork(), with the child at this place of the list: behind its end, or in place of one that has
- * ended. The child leads its own process group, dies with this
- * thread, has the signals from before the watch, and reads from /dev/null. 0 in the child, -1 with
- * errno: the list is as it was. */
+/* fork(), with the child at a place of the list: behind the list's end, or in place of a child that
+ * has ended. The child leads its own process group, dies with this thread, has the signals from
+ * before the watch, and reads from /dev/null. 0 in the child, -1 with errno: the list is as before.
+ */
 pid_t td_children_fork(td_children *all, int place, td_signal_watch *watch);
 /* In a child: sets an environment variable. Other threads of the parent do not matter: malloc works
  * in the child of a fork, and they do not change the environment. */

@@ -87,10 +87,10 @@ void td_workers_meet_at(td_workers *w, const char *host, int port);
 void td_workers_start(td_workers *w, const td_round *round, td_signal_watch *watch);
 /* Reaps ended workers. true: a worker has failed, the first of the round; *failure describes it. */
 bool td_workers_look(td_workers *w, td_worker_failure *failure);
-/* Whether workers of an elastic run (dist/elastic/elastic.h: TANDEM_ELASTIC is set, and they have
- * it from this process) have been ended by a signal; and starts others in their places.
- * world: the latest that the run has made. After many deaths without a new world they stay, and
- * td_workers_look reports them. */
+/* Whether workers of an elastic run (dist/elastic/elastic.h: this process and its workers have
+ * TANDEM_ELASTIC) have been ended by a signal; and starts other workers in their places. world: the
+ * latest that the run has made. After many deaths without a new world dead workers are not
+ * replaced, and td_workers_look reports them. */
 bool td_workers_struck(const td_workers *w);
 void td_workers_replace(td_workers *w, int world, td_signal_watch *watch);
 int td_workers_running(const td_workers *w);
