@@ -386,9 +386,10 @@ elastic_result elastic_run(const elastic_case *c, double limit)
     assert_true(board != MAP_FAILED);
     board->c = *c;
     p = (elastic_parent){ .store = start_child(run_store) };
-    while (board->port == 0) {
+    while (board->port == 0 && waitpid(p.store, NULL, WNOHANG) == 0) {
         td_sleep(0.001);
     }
+    assert_true(board->port != 0);
     srand(c->seed);
     if (player != NULL) {
         p.pids[p.started++] = start_child(run_player);
