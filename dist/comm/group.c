@@ -144,12 +144,12 @@ void td_group_end(td_group *group)
     td_queue_stop(group);
     td_watchdog_stop(group);
     td_device_end(group);
-    td_queue_free(group);
     free(group->captured);
     td_group_forget_memory(group);
     if (group->engine != NULL) {
         group->engine_type->destroy(group->engine);
     }
+    td_queue_free(group); /* the engine may have had a collective of the queue until now */
     td_store_close(group->store);
     free(group);
 }
