@@ -8,15 +8,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A number above 0, and a text behind it; the text goes on behind both. */
+/* A number that ends at `end` has its unit there; the text goes on behind the unit. */
+static bool read_unit(const char **text, const char *end, const char *unit)
+{
+    size_t length = strlen(unit);
+    bool good = end != *text && strncmp(end, unit, length) == 0;
+    *text = end + (good ? length : 0);
+    return good;
+}
+
+/* A number above 0. */
 static bool read_number(const char **text, const char *unit, double *value)
 {
     char *end;
     *value = td_strtod(*text, &end);
-    bool good =
-        end != *text && *value > 0.0 && isfinite(*value) && strncmp(end, unit, strlen(unit)) == 0;
-    *text = end + (good ? strlen(unit) : 0);
-    return good;
+    return read_unit(text, end, unit) && *value > 0.0 && isfinite(*value);
 }
 
 static bool read_count(const char **text, const char *unit, int least, int *count)
@@ -24,11 +30,8 @@ static bool read_count(const char **text, const char *unit, int least, int *coun
     enum { MOST = 65536 };
     char *end;
     long value = strtol(*text, &end, 10);
-    bool good =
-        end != *text && value >= least && value <= MOST && strncmp(end, unit, strlen(unit)) == 0;
     *count = (int)value;
-    *text = end + (good ? strlen(unit) : 0);
-    return good;
+    return read_unit(text, end, unit) && value >= least && value <= MOST;
 }
 
 static bool read_world(const char **text, td_sim_options *o)
