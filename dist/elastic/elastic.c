@@ -49,13 +49,12 @@ static td_status elastic_defaults(td_elastic_options *o)
 static td_status elastic_connect(td_elastic *e)
 {
     const td_elastic_options *o = &e->options;
-    char prefix[200];
     const char *run = getenv("TANDEM_RUN_ID");
-    snprintf(prefix, sizeof prefix, "elastic/%.100s/%d", run != NULL ? run : "",
+    snprintf(e->name, sizeof e->name, "elastic/%.100s/%d", run != NULL ? run : "",
              number_of("TANDEM_ATTEMPT"));
     TD_TRY(td_tcp_store_open(o->host, o->port, o->timeout, &e->base));
     TD_TRY(td_tcp_store_open(o->host, o->port, o->timeout, &e->worlds));
-    TD_TRY(td_prefix_store_open(e->base, prefix, &e->store));
+    TD_TRY(td_prefix_store_open(e->base, e->name, &e->store));
     return td_elastic_number(e);
 }
 
@@ -129,10 +128,8 @@ static td_status make_world(td_elastic *e)
 {
     const td_elastic_options *o = &e->options;
     td_module *model = o->state->model;
-    char name[200];
-    const char *run = getenv("TANDEM_RUN_ID");
-    snprintf(name, sizeof name, "elastic/%.100s/%d/%d", run != NULL ? run : "",
-             number_of("TANDEM_ATTEMPT"), e->world);
+    char name[sizeof e->name + 16];
+    snprintf(name, sizeof name, "%s/%d", e->name, e->world);
     td_gathering gathering = {
         .name = name, .connect_timeout = o->connect_timeout, .look = td_elastic_look, .user = e
     };

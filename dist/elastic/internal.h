@@ -27,7 +27,8 @@ typedef struct td_elastic_kept {
 
 struct td_elastic {
     td_elastic_options options;
-    td_store *base, *store; /* base with a prefix */
+    char name[160];         /* of the run in the store: its keys' prefix */
+    td_store *base, *store; /* base with the prefix */
     td_store *worlds;       /* a connection of its own: a store has one will */
     int64_t id, step;       /* id: this process's number, which no other gets; step -1: no state */
     int world, rank;        /* the latest world; rank -1: this process is not in it */
