@@ -4,12 +4,10 @@ or on one rank in micro-batches; gloo, ranks of one thread each. Rank 0 speaks t
 
 usage: torch_mesh_peer.py pieces|gpipe|1f1b|slices RANKS BLOCKS WIDTH ROWS MICRO
 """
-import os
 import sys
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 
 import torch_peer
@@ -43,10 +41,7 @@ def pieces_step(net, loss_of, micro, x, y):
     return net, compute
 
 
-def worker(rank, how, world, blocks, width, rows, micro, port, commands):
-    torch.set_num_threads(1)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(world))
-    dist.init_process_group("gloo")
+def make(rank, world, how, blocks, width, rows, micro):
     torch.manual_seed(0)
     net = nn.Sequential(*[nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(),
                                         nn.Linear(4 * width, width)) for _ in range(blocks)])
@@ -65,35 +60,9 @@ def worker(rank, how, world, blocks, width, rows, micro, port, commands):
         compute()
         optim.step()
 
-    def step_together():
-        for _, other in commands[1:]:
-            other.send(True)
-        step()
-
-    if rank == 0:
-        sys.stdin = open(0)
-        torch_peer.serve("PyTorch %s, gloo, %s, %d x 1 thread" % (torch.__version__, how, world), step_together)
-        for _, other in commands[1:]:
-            other.send(False)
-    else:
-        while commands[rank][0].recv():
-            step()
-    dist.destroy_process_group()
-
-
-def main():
-    how, world, *sizes = sys.argv[1], *map(int, sys.argv[2:7])
-    port = torch_peer.free_port()
-    context = mp.get_context("fork")
-    commands = [context.Pipe(duplex=False) for _ in range(world)]
-    arguments = (how, world, *sizes, port, commands)
-    others = [context.Process(target=worker, args=(rank, *arguments), daemon=True) for rank in range(1, world)]
-    for process in others:
-        process.start()
-    worker(0, *arguments)
-    for process in others:
-        process.join(60)
+    return "PyTorch %s, gloo, %s, %d x 1 thread" % (torch.__version__, how, world), step
 
 
 if __name__ == "__main__":
-    main()
+    world, *sizes = map(int, sys.argv[2:7])
+    torch_peer.serve_ranks(make, world, sys.argv[1], *sizes)

@@ -6,6 +6,7 @@ usage: torch_peer.py step MODEL imagenet|cifar SIZE CLASSES BATCH THREADS nchw|n
        torch_peer.py pictures FOLDER WORKERS
 """
 import contextlib
+import os
 import socket
 import sys
 import time
@@ -39,6 +40,46 @@ def serve(facts, step):
             step()
             times.append("%.6f" % ((time.perf_counter() - begin) * 1e3))
         print(" ".join(times), "| RssAnon", status_kb("RssAnon:"), flush=True)
+
+
+def run_rank(rank, world, port, pipes, make, arguments):
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(world))
+    dist.init_process_group("gloo")
+    facts, step = make(rank, world, *arguments)
+
+    def step_together():
+        for _, other in pipes[1:]:
+            other.send(True)
+        step()
+
+    if rank == 0:
+        sys.stdin = open(0)
+        serve(facts, step_together)
+        for _, other in pipes[1:]:
+            other.send(False)
+    else:
+        while pipes[rank][0].recv():
+            step()
+    dist.destroy_process_group()
+
+
+def serve_ranks(make, world, *arguments):
+    """Like serve, for ranks of one thread over gloo. make(rank, world, *arguments) gives the facts and a rank's step. Rank 0
+    is this process, which has the standard input; it tells the others when to make a step."""
+    import torch.multiprocessing as mp
+
+    context = mp.get_context("fork")
+    pipes = [context.Pipe(duplex=False) for _ in range(world)]
+    given = (world, free_port(), pipes, make, arguments)
+    others = [context.Process(target=run_rank, args=(rank, *given), daemon=True) for rank in range(1, world)]
+    for process in others:
+        process.start()
+    run_rank(0, *given)
+    for process in others:
+        process.join(60)
 
 
 def make_net(model, stem, classes):
