@@ -148,6 +148,11 @@ static td_status validate(train_run *r)
     if (r->stop) {
         return TD_OK;
     }
+    if (train_check_evaluation(r, &e) != TD_OK) { /* training may recover */
+        progress_print(&r->progress, "== test: [%" PRId64 "/%" PRId64 "] | %s", epoch,
+                       r->args.epochs, td_last_error());
+        return TD_OK;
+    }
     progress_print(&r->progress, "== test: [%" PRId64 "/%" PRId64 "] | loss: %.3f | acc: %6.3f%%",
                    epoch, r->args.epochs, e.loss, 100 * e.accuracy);
     return train_log_test(r, &e);

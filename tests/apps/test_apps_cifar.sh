@@ -19,6 +19,14 @@ says 'the test' '^== test: 96 images \| loss: [0-9.]+ \| acc: [ 0-9]{2,3}\.[0-9]
 tap $? 'in a pipe: plain lines'
 
 # shellcheck disable=SC2086
+works 'a test after each epoch' "$app" $few --epochs 2 --test-every 1 --save "$work/tested"
+says 'the first one' '^== test: \[1/2\] \| loss: [0-9.]+ \| acc: [ 0-9]{2,3}\.[0-9]{3}%$'
+says 'the last one' '^== test: 96 images '
+! grep -q 'test: \[2/2\]' "$work/out"
+tap $? 'and is not made twice' "$work/out"
+same 'the bits of a run with one test' "$work/two" "$work/tested"
+
+# shellcheck disable=SC2086
 works 'one epoch' "$app" $few --epochs 1 --save "$work/one" --threads 1 --log-dir "$work/logone"
 # shellcheck disable=SC2086
 works 'resumed for a second, other threads and workers' "$app" --resume "$work/one" --epochs 2 \
@@ -94,6 +102,8 @@ fails "a test's loss that is no number" 1 "the test's loss is -?nan over 6 image
     --save-model "$work/nan"
 test ! -e "$work/nan" && ! grep -q '== test' "$work/out"
 tap $? 'it is not printed, and no model is saved' "$work/out"
+"$app" --limit 6 --batch-size 4 --accumulate 2 --epochs 2 --test-every 1 --lr 10 --seed 0 --workers 0 >"$work/out" 2>&1
+says 'after an epoch it is told in words' "^== test: \[1/2\] \| the test's loss is -?nan over 6 images"
 # shellcheck disable=SC2086
 works 'the CIFAR stem, with its summary' "$app" --stem cifar --limit 32 --batch-size 16 --epochs 1 --summary
 says 'the summary' 'layer1\.0'

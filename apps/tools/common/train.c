@@ -329,11 +329,9 @@ static td_status run_epochs(train_run *r)
         }
         name_epoch(r, path);
         r->task->epoch_done(r, td_clock() - r->clock.began, path);
-        td_status tested = TD_OK;
-        if (r->task->validate != NULL && !r->stop) {
-            tested = r->task->validate(r);
-        }
-        if (r->task->validate != NULL && r->stop) {
+        bool validates = r->task->validate != NULL;
+        td_status tested = validates && !r->stop ? r->task->validate(r) : TD_OK;
+        if (validates && r->stop) {
             break; /* the resumed run validates: that may take long */
         }
         TD_TRY(train_save_finish(r)); /* of this epoch */

@@ -30,10 +30,8 @@ void train_report_options(train_args *args)
 /* From rank 0; all ranks stop if it cannot. */
 static td_status serve_page(train_files *f)
 {
-    td_status status = TD_OK;
-    if (ranks_first()) {
-        status = report_live_open((int)f->report_port, f->log_dir, &f->live);
-    }
+    td_status status =
+        ranks_first() ? report_live_open((int)f->report_port, f->log_dir, &f->live) : TD_OK;
     status = td_dist_is_initialized() ? td_group_agree(td_dist_world(), status) : status;
     if (status == TD_OK) {
         td_printf_rank0("the run so far: http://127.0.0.1:%d/\n", (int)f->report_port);

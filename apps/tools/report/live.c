@@ -92,9 +92,8 @@ static bool is_loopback_host(const char *request)
 {
     const char *line = strcasestr(request, "\r\nHost:");
     const char *host = line != NULL ? line + 7 + strspn(line + 7, " ") : "";
-    size_t length = strcspn(host, ":\r");
-    return (length == 9 && strncasecmp(host, "localhost", 9) == 0) ||
-           (length == 9 && strncmp(host, "127.0.0.1", 9) == 0);
+    return strcspn(host, ":\r") == 9 &&
+           (strncasecmp(host, "localhost", 9) == 0 || strncmp(host, "127.0.0.1", 9) == 0);
 }
 
 static const char *judge(bool whole, const char *request)
