@@ -381,7 +381,7 @@ static void check_signals(const char *text)
 static void settle(arguments *a)
 {
     td_launch_options *o = &a->launch;
-    worlds_settle(&a->worlds, a->nproc != NULL, &o->argv);
+    worlds_settle(&a->worlds, a->nproc != NULL || a->elastic != NULL || o->mesh != NULL, &o->argv);
     if (o->run_id[0] != '\0' && !td_run_id_is_valid(o->run_id)) {
         cli_refuse("--rdzv-id: '%s' is no good name for a folder", o->run_id);
     }

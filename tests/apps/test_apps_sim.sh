@@ -60,6 +60,8 @@ fails 'ranks that td_spawn does not start' 1 'does not start them by td_spawn' "
 fails 'a profile' 1 'no --profile' "$tdrun" --world 2 --sim "$apps/cifar_resnet18" "${short[@]}" --profile
 fails 'no number of ranks' 64 'give --world N' "$tdrun" --sim "$apps/same_bits"
 fails 'processes' 64 'no number of processes' "$tdrun" --world 2 --on 1 --sim "$apps/same_bits"
+fails 'a mesh' 64 'no number of processes' "$tdrun" --world 2 --mesh dp=2 --sim "$apps/same_bits"
+fails 'workers that are replaced' 64 'no number of processes' "$tdrun" --world 2 --elastic 1:2 --sim "$apps/same_bits"
 fails 'a link without --sim' 64 'go with --sim' "$tdrun" --world 2 --on 1 --link 1GB/s,1us "$apps/same_bits"
 fails 'no such link' 1 "'fast' is not a link" "$tdrun" --world 2 --sim --link fast "$apps/same_bits"
 fails 'no such file' 1 'none: No such file' "$tdrun" --world 2 --sim --kernels none "$apps/same_bits"
