@@ -4,7 +4,9 @@
 #     apps/slurm/one_machine.sh srun --nodes 2 --ntasks 2 apps/cifar_ddp_slurm
 #
 # It needs Slurm (apt-get install slurm-wlm) and root, and neither systemd nor munge nor a database: one controller
-# and two node daemons, with all their files in a folder of /tmp. Tests source this file for its functions.
+# and two node daemons, with all their files in a folder of /tmp. Without munge whoever reaches the daemons' ports
+# (20000 to 22999) can run programs as root meanwhile: this is for a machine of your own. Tests source this file for its
+# functions.
 slurm_daemons=()
 
 slurm_conf() { # slurm_conf FOLDER FIRST-PORT: writes the cluster's files
