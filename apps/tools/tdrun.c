@@ -10,7 +10,7 @@
  * Each process finds its place in the environment: RANK, LOCAL_RANK, WORLD_SIZE, ...
  * (dist/comm/launch/workers.c); td_dist_init() reads it. */
 #include "apps/tools/common/cli.h"
-#include "apps/tools/common/worlds.h"
+#include "apps/tools/tdrun/worlds.h"
 #include "dist/comm/launch/launcher.h"
 #include "dist/comm/mesh.h"
 #include "tensor/extend.h"

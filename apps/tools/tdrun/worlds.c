@@ -1,5 +1,5 @@
 /* tdrun's ranks that are not processes. */
-#include "apps/tools/common/worlds.h"
+#include "apps/tools/tdrun/worlds.h"
 
 #include "dist/leaves/leaves.h"
 #include "tensor/extend.h"
