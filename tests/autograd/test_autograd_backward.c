@@ -1,6 +1,7 @@
 /* The tape and backward: accumulation, branches, what needs no gradient, memory. */
 #include "tests/help/expect_fatal.h"
 
+#include "autograd/attention.h"
 #include "autograd/autograd.h"
 #include "autograd/tape.h"
 #include "autograd/hooks.h"
@@ -356,6 +357,29 @@ static void test_leaf_freed_before_backward(void **state)
     td_free(x);
 }
 
+/* Operations with one input take its gradient for granted: without the input they do not run. */
+static void test_the_only_input_freed_before_backward(void **state)
+{
+    (void)state;
+    td_tensor *x = leaf(2, 1.0);
+    td_tensor *table = td_full(TD_SHAPE(3, 2), 1.0, TD_F64, TD_CPU);
+    td_tensor *turning = td_full(TD_SHAPE(1, 2, 1, 4), 1.0, TD_F64, TD_CPU);
+    td_tensor *index = td_from((int64_t[]){ 2, 0 }, TD_SHAPE(2), TD_I64, TD_CPU);
+    td_requires_grad(table, true);
+    td_requires_grad(turning, true);
+    td_step_begin();
+    td_tensor *rows = td_embedding(index, table, .has_padding = true, .padding_idx = 2);
+    td_tensor *turned = td_rope(turning, .past = 3);
+    td_tensor *loss = td_add(td_sum(td_mul(x, x)), td_add(td_sum(rows), td_sum(turned)));
+    td_free(table);
+    td_free(turning);
+    td_backward(loss);
+    td_step_end();
+    expect_grad(x, 2.0, 4.0);
+    td_free(index);
+    td_free(x);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -375,6 +399,7 @@ int main(void)
         cmocka_unit_test(test_scopes_do_not_touch_gradients),
         cmocka_unit_test(test_steps_repeat),
         cmocka_unit_test(test_leaf_freed_before_backward),
+        cmocka_unit_test(test_the_only_input_freed_before_backward),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
