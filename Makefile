@@ -158,7 +158,8 @@ CUDA_FLAGS := -DTD_HAVE_CUDA=1 -DTD_EMULATED=1
 CUDA_CFLAGS := -Itests/emulate/include
 CPU_FLAGS  := -include tests/emulate/instructions.h
 # Wrapped: tests/emulate/watch.c.
-CUDA_LIBS  := -lstdc++ $(addprefix -Wl$(comma)--wrap=,td_arena_take td_arena_give td_arena_reset td_arena_free td_cuda_take td_cuda_give)
+CUDA_LIBS  := -lstdc++ $(addprefix -Wl$(comma)--wrap=,td_arena_take td_arena_give td_arena_reset td_arena_free td_cuda_take td_cuda_give \
+              cudaStreamEndCapture)
 NVCC       = $(CXX) -x c++ -std=c++17 $(filter-out -std=% -Wstrict-prototypes -Wpedantic,$(ALL_CFLAGS)) \
              -fno-exceptions -fno-rtti -fno-threadsafe-statics -fno-strict-aliasing $(CUDA_CFLAGS)
 else ifneq ($(TD_HAVE_CUDA),)

@@ -4,10 +4,13 @@
  * a block, up to where the next one may begin, must still be 0xff when the block is given back:
  * otherwise a kernel has written beyond the block's end, and the program ends.
  *
- * All of it is work of the compute stream, in its order, and is recorded with a step. The linker
- * puts these functions in front of the library's (--wrap). */
+ * All of it is work of the compute stream, in its order, and is recorded with a step. What such a
+ * step still has in use counts as given back when its recording ends: td_step_end comes later, and
+ * what it gives back would be checked before the step has run. The linker puts these functions in
+ * front of the library's (--wrap). */
 #include "tensor/arena.h"
 #include "tensor/cuda/cuda.h"
+#include "tensor/hooks.h"
 
 #include <pthread.h>
 #include <search.h>
@@ -28,6 +31,8 @@ static struct {
     void *blocks; /* tsearch's */
 } trees[TREES];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static _Thread_local const td_arena *recorded; /* of the step that this thread records, or NULL */
 
 static int by_address(const void *a, const void *b)
 {
@@ -121,7 +126,7 @@ static void leave_all(const td_arena *arena, void (*with)(void *block))
     tdestroy(all, with);
 }
 
-/* ---- in front of tensor/arena.c and tensor/cuda/memory.c ---- */
+/* ---- in front of tensor/arena.c, and of what tensor/cuda/ calls ---- */
 
 #define WRAPPED(type, name, ...)                                                                   \
     type __real_##name(__VA_ARGS__);                                                               \
@@ -140,6 +145,8 @@ WRAPPED(void *, td_arena_take, td_arena *arena, size_t bytes)
         td_emulate_is_seeded() && bytes < TD_EMULATE_SPARSE ? td_emulate_device_of(memory) : -1;
     if (device >= 0) {
         watched b = { memory, bytes, room_for(bytes, STEP_UNIT), TD_CUDA_N(device) };
+        const td_recorder *recorder = td_recorder_now();
+        recorded = recorder != NULL && recorder->recording ? arena : recorded;
         fill_block(&b);
         watch_block(arena, b);
     }
@@ -179,4 +186,13 @@ WRAPPED(void, td_cuda_give, td_device device, void *memory)
 {
     leave(NULL, memory);
     __real_td_cuda_give(device, memory);
+}
+
+WRAPPED(cudaError_t, cudaStreamEndCapture, cudaStream_t stream, cudaGraph_t *graph)
+{
+    if (recorded != NULL) {
+        leave_all(recorded, leave_block);
+        recorded = NULL;
+    }
+    return __real_cudaStreamEndCapture(stream, graph);
 }
