@@ -1,6 +1,5 @@
 /* entropy.cu, attention.cu: what language models are made of. */
-#ifndef TD_TENSOR_CUDA_LAUNCH_TRANSFORMER_H
-#define TD_TENSOR_CUDA_LAUNCH_TRANSFORMER_H
+#pragma once
 
 #include "tensor/cuda/launch.h"
 #include "tensor/kernels/kernel_types.h"
@@ -50,5 +49,3 @@ void td_cuda_launch_attention_grad(td_dtype dtype, const td_cuda_attention_job *
                                    const td_cuda_attention_grads *g, cudaStream_t stream);
 
 TD_EXTERN_C_END
-
-#endif
