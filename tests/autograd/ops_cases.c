@@ -4,6 +4,7 @@
 #include "autograd/fused.h"
 #include "autograd/ops/elements.h"
 #include "autograd/ops/shapes.h"
+#include "autograd/tape.h"
 #include "tensor/extend.h"
 
 #include <ctype.h>
@@ -206,6 +207,66 @@ void ops_case_free(td_tensor *const *inputs, int count)
 {
     for (int i = 0; i < count; i++) {
         td_free(inputs[i]);
+    }
+}
+
+/* ---- running a case ---- */
+
+static void keep_values(const ops_case *c, ops_outcome *o, int i, const td_tensor *t)
+{
+    double *values = t != NULL ? malloc(((size_t)td_numel(t) + 1) * sizeof *values) : NULL;
+    if (values == NULL) {
+        fprintf(stderr, "%s: no memory, or no gradient of input %d\n", c->name, i - 1);
+        exit(1);
+    }
+    td_read(t, values, TD_F64);
+    o->dtype[i] = t->dtype;
+    o->count[i] = td_numel(t);
+    o->values[i] = values;
+}
+
+static td_tensor *new_gradient(const td_tensor *y, bool in_eighths)
+{
+    int64_t n = td_numel(y);
+    td_tensor *dy = td_new(td_shape_of(y), y->dtype, td_device_of(y));
+    double *values = malloc(((size_t)n + 1) * sizeof *values);
+    if (dy == NULL || values == NULL) {
+        fprintf(stderr, "no memory for a test's gradient\n");
+        exit(1);
+    }
+    uint64_t random = 7;
+    for (int64_t i = 0; i < n; i++) {
+        double u = test_uniform(&random);
+        values[i] = in_eighths ? (double)(int)(u * 8.0) / 8.0 : u;
+    }
+    td_write(dy, values, TD_F64);
+    free(values);
+    return dy;
+}
+
+ops_outcome ops_case_outcome(const ops_case *c, td_tensor *const *inputs, int count,
+                             bool in_eighths)
+{
+    td_step_begin();
+    td_tensor *y = c->fn(inputs, NULL);
+    ops_outcome o = { .device = td_device_of(y) };
+    keep_values(c, &o, 0, y);
+    td_tensor *dy = new_gradient(y, in_eighths);
+    td_backward(y, .gradient = dy);
+    for (int i = 0; i < count; i++) {
+        if (td_is_leaf(inputs[i])) {
+            keep_values(c, &o, 1 + i, td_grad(inputs[i]));
+        }
+    }
+    td_step_end();
+    td_free(dy);
+    return o;
+}
+
+void ops_outcome_free(ops_outcome *o)
+{
+    for (int i = 0; i <= OPS_MAX_INPUTS; i++) {
+        free(o->values[i]);
     }
 }
 

@@ -25,6 +25,20 @@ int ops_case_inputs_on(const ops_case *c, td_dtype dtype, td_device device,
                        td_tensor *inputs[OPS_MAX_INPUTS]);
 void ops_case_free(td_tensor *const *inputs, int count);
 
+/* What a case computes: its value, and behind it the gradient of each input that is a leaf. */
+typedef struct ops_outcome {
+    td_device device; /* of the value */
+    td_dtype dtype[OPS_MAX_INPUTS + 1];
+    int64_t count[OPS_MAX_INPUTS + 1];
+    double *values[OPS_MAX_INPUTS + 1]; /* NULL: there is none */
+} ops_outcome;
+
+/* Runs a case in a step of its own. The gradient that goes into backward has the same values in
+ * all runs; in_eighths: such as 16-bit floats have, too. For ops_outcome_free. */
+ops_outcome ops_case_outcome(const ops_case *c, td_tensor *const *inputs, int count,
+                             bool in_eighths);
+void ops_outcome_free(ops_outcome *o);
+
 /* Runs `extra` tests (cmocka's struct CMUnitTest) and then `test` once for each case, whose initial
  * state is that case. Returns how many failed. */
 struct CMUnitTest;

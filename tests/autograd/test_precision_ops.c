@@ -77,51 +77,7 @@ static int make_inputs(const ops_case *c, td_dtype activations, td_tensor **wide
     return count;
 }
 
-typedef struct outcome {
-    td_dtype dtype; /* of the value */
-    int64_t count[OPS_MAX_INPUTS + 1];
-    double *values[OPS_MAX_INPUTS + 1]; /* the value and each gradient */
-} outcome;
-
-static void keep(outcome *o, int i, const td_tensor *t)
-{
-    o->count[i] = td_numel(t);
-    o->values[i] = malloc(((size_t)o->count[i] + 1) * sizeof(double));
-    assert_non_null(o->values[i]);
-    td_read(t, o->values[i], TD_F64);
-}
-
-static outcome run(const ops_case *c, td_tensor **inputs, int count)
-{
-    outcome o = { .count = { 0 } };
-    td_step_begin();
-    td_tensor *y = c->fn(inputs, NULL);
-    o.dtype = y->dtype;
-    keep(&o, 0, y);
-    td_tensor *dy = td_new(td_shape_of(y), y->dtype, TD_CPU);
-    double *eighths = malloc(((size_t)o.count[0] + 1) * sizeof *eighths); /* bf16 has them */
-    assert_non_null(eighths);
-    uint64_t random = 7;
-    for (int64_t i = 0; i < o.count[0]; i++) {
-        eighths[i] = (double)(int)(test_uniform(&random) * 8.0) / 8.0;
-    }
-    td_write(dy, eighths, TD_F64);
-    free(eighths);
-    td_backward(y, .gradient = dy);
-    for (int i = 0; i < count; i++) {
-        if (td_is_leaf(inputs[i])) {
-            const td_tensor *grad = td_grad(inputs[i]);
-            assert_non_null(grad);
-            assert_int_equal(grad->dtype, inputs[i]->dtype);
-            keep(&o, 1 + i, grad);
-        }
-    }
-    td_step_end();
-    td_free(dy);
-    return o;
-}
-
-static void compare(const ops_case *c, const outcome *narrow, const outcome *wide)
+static void compare(const ops_case *c, const ops_outcome *narrow, const ops_outcome *wide)
 {
     for (int k = 0; k <= OPS_MAX_INPUTS; k++) {
         double bound = k == 0 ? VALUE_BOUND : GRADIENT_BOUND;
@@ -131,9 +87,16 @@ static void compare(const ops_case *c, const outcome *narrow, const outcome *wid
             fail_msg("%s: %s %d in bf16 is off by %.2e (relative L2), more than %.1e", c->name,
                      k == 0 ? "value" : "gradient of input", k == 0 ? 0 : k - 1, error, bound);
         }
-        free(wide->values[k]);
-        free(narrow->values[k]);
     }
+}
+
+static ops_outcome run(const ops_case *c, td_tensor **inputs, int count)
+{
+    ops_outcome o = ops_case_outcome(c, inputs, count, true);
+    for (int i = 0; i < count; i++) {
+        assert_true(o.values[1 + i] == NULL || o.dtype[1 + i] == inputs[i]->dtype);
+    }
+    return o;
 }
 
 /* The result's dtype as the operation's rule has it; cases that compose several are left out. */
@@ -156,11 +119,13 @@ static void check_case(const ops_case *c, td_dtype activations)
     int count = make_inputs(c, activations, wide, narrow);
     td_math math = td_math_now();
     td_set_math((td_math){ .precision = TD_PRECISION_FP32 });
-    outcome reference = run(c, wide, count);
+    ops_outcome reference = run(c, wide, count);
     td_set_math(math);
-    outcome o = run(c, narrow, count);
-    check_dtype(c, o.dtype, activations);
+    ops_outcome o = run(c, narrow, count);
+    check_dtype(c, o.dtype[0], activations);
     compare(c, &o, &reference);
+    ops_outcome_free(&o);
+    ops_outcome_free(&reference);
     ops_case_free(wide, count);
     ops_case_free(narrow, count);
 }

@@ -1,9 +1,10 @@
 /* Every operation on a GPU, real or emulated: values and gradients of the table of operations, in
- * f32, against the CPU's in f64; and everything twice, with the same bits. */
+ * f32, against the CPU's in f64; and everything twice, with the same bits. The shapes of
+ * tests/gpu/extra.def, too. */
 #include "tensor/kernels/kernels.h"
 #include "tests/help/expect_fatal.h"
-#include "tests/autograd/ops_cases.h"
 #include "tests/cuda/needs_gpu.h"
+#include "tests/gpu/extra_cases.h"
 #include "autograd/losses.h"
 #include "autograd/ops/shapes.h"
 #include "autograd/tape.h"
@@ -21,80 +22,14 @@
 
 static const double BOUND = 1e-5; /* relative L2 */
 
-/* ---- the shapes of tests/gpu/extra.def, too ---- */
-
-#define EXTRA(op, name, inputs, ...)                                                               \
-    static td_tensor *extra_##op##_##name(td_tensor *const *in, void *user)                        \
-    {                                                                                              \
-        (void)user;                                                                                \
-        return __VA_ARGS__;                                                                        \
-    }
-#include "tests/gpu/extra.def"
-#undef EXTRA
-
-#define EXTRA(op, name, inputs, ...) { #op, #op "/gpu_" #name, inputs, extra_##op##_##name },
-static const ops_case extras[] = {
-#include "tests/gpu/extra.def"
-};
-#undef EXTRA
-enum { EXTRAS = sizeof extras / sizeof extras[0] };
-
-typedef struct outcome {
-    int64_t count[OPS_MAX_INPUTS + 1];
-    double *values[OPS_MAX_INPUTS + 1]; /* the value and each gradient */
-} outcome;
-
-static void keep(outcome *o, int i, const td_tensor *t)
+static ops_outcome run(const ops_case *c, td_dtype dtype, td_device device)
 {
-    o->count[i] = td_numel(t);
-    o->values[i] = malloc(((size_t)o->count[i] + 1) * sizeof(double));
-    assert_non_null(o->values[i]);
-    td_read(t, o->values[i], TD_F64);
-}
-
-/* The gradient that goes into backward: the same values for every run. */
-static td_tensor *new_gradient(const td_tensor *y)
-{
-    int64_t n = td_numel(y);
-    td_tensor *dy = td_new(td_shape_of(y), y->dtype, td_device_of(y));
-    double *values = malloc(((size_t)n + 1) * sizeof *values);
-    assert_true(dy != NULL && values != NULL);
-    uint64_t random = 7;
-    for (int64_t i = 0; i < n; i++) {
-        values[i] = test_uniform(&random);
-    }
-    td_write(dy, values, TD_F64);
-    free(values);
-    return dy;
-}
-
-static outcome run(const ops_case *c, td_dtype dtype, td_device device)
-{
-    outcome o = { .count = { 0 } };
     td_tensor *inputs[OPS_MAX_INPUTS];
     int count = ops_case_inputs_on(c, dtype, device, inputs);
-    td_step_begin();
-    td_tensor *y = c->fn(inputs, NULL);
-    assert_true(td_same_device(td_device_of(y), device));
-    keep(&o, 0, y);
-    td_tensor *dy = new_gradient(y);
-    td_backward(y, .gradient = dy);
-    for (int i = 0; i < count; i++) {
-        if (td_is_leaf(inputs[i])) {
-            keep(&o, 1 + i, td_grad(inputs[i]));
-        }
-    }
-    td_step_end();
-    td_free(dy);
+    ops_outcome o = ops_case_outcome(c, inputs, count, false);
+    assert_true(td_same_device(o.device, device));
     ops_case_free(inputs, count);
     return o;
-}
-
-static void free_outcome(outcome *o)
-{
-    for (int k = 0; k <= OPS_MAX_INPUTS; k++) {
-        free(o->values[k]);
-    }
 }
 
 static const char *name_of(int k)
@@ -107,8 +42,8 @@ static void test_case(void **state)
     const ops_case *c = *state;
     NEEDS_GPU(0);
     const td_device device = TD_CUDA;
-    outcome wide = run(c, TD_F64, TD_CPU), here = run(c, TD_F32, device);
-    outcome again = run(c, TD_F32, device);
+    ops_outcome wide = run(c, TD_F64, TD_CPU), here = run(c, TD_F32, device);
+    ops_outcome again = run(c, TD_F32, device);
     for (int k = 0; k <= OPS_MAX_INPUTS; k++) {
         int64_t n = wide.count[k];
         assert_int_equal(here.count[k], n);
@@ -121,9 +56,9 @@ static void test_case(void **state)
             fail_msg("%s: %s (%d) has other bits the second time", c->name, name_of(k), k);
         }
     }
-    free_outcome(&wide);
-    free_outcome(&here);
-    free_outcome(&again);
+    ops_outcome_free(&wide);
+    ops_outcome_free(&here);
+    ops_outcome_free(&again);
 }
 
 static void test_operands_must_be_together(void **state)

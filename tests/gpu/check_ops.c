@@ -1,6 +1,6 @@
 /* make gpu-check: each operation on the GPU against the CPU in f64. */
 #include "tests/gpu/check.h"
-#include "tests/autograd/ops_cases.h"
+#include "tests/gpu/extra_cases.h"
 #include "autograd/tape.h"
 #include "tensor/extend.h"
 
@@ -8,24 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- shapes that the table has not: more channels, odd ones, larger maps ---- */
-
-#define EXTRA(op, name, inputs, ...)                                                               \
-    static td_tensor *extra_##op##_##name(td_tensor *const *in, void *user)                        \
-    {                                                                                              \
-        (void)user;                                                                                \
-        return __VA_ARGS__;                                                                        \
-    }
-#include "tests/gpu/extra.def"
-#undef EXTRA
-
-#define EXTRA(op, name, inputs, ...) { #op, #op "/gpu_" #name, inputs, extra_##op##_##name },
-static const ops_case extras[] = {
-#include "tests/gpu/extra.def"
-};
-#undef EXTRA
-enum { EXTRAS = sizeof extras / sizeof extras[0] };
 
 /* ---- inputs ---- */
 
@@ -68,29 +50,6 @@ static int make_inputs(const ops_case *c, const setting *s, td_tensor **wide, td
 
 /* ---- running ---- */
 
-typedef struct outcome {
-    int64_t count[OPS_MAX_INPUTS + 1];
-    double *values[OPS_MAX_INPUTS + 1]; /* the value and each gradient */
-} outcome;
-
-static void keep(outcome *o, int i, const td_tensor *t)
-{
-    o->count[i] = td_numel(t);
-    o->values[i] = malloc(((size_t)o->count[i] + 1) * sizeof(double));
-    if (o->values[i] == NULL) {
-        abort();
-    }
-    td_read(t, o->values[i], TD_F64);
-}
-
-static void drop(outcome *o)
-{
-    for (int i = 0; i <= OPS_MAX_INPUTS; i++) {
-        free(o->values[i]);
-        o->values[i] = NULL;
-    }
-}
-
 /* Fills step memory with NaN: what an operation forgets to write is seen. */
 static void poison(td_device device)
 {
@@ -100,33 +59,10 @@ static void poison(td_device device)
     td_step_end();
 }
 
-static void run(outcome *o, const ops_case *c, td_tensor **inputs, int count)
+static ops_outcome run(const ops_case *c, td_tensor **inputs, int count)
 {
-    td_device device = td_device_of(inputs[0]);
-    poison(device);
-    td_step_begin();
-    td_tensor *y = c->fn(inputs, NULL);
-    keep(o, 0, y);
-    td_tensor *dy = td_new(td_shape_of(y), y->dtype, device);
-    double *eighths =
-        malloc(((size_t)o->count[0] + 1) * sizeof *eighths); /* all dtypes have them */
-    if (dy == NULL || eighths == NULL) {
-        abort();
-    }
-    uint64_t random = 7;
-    for (int64_t i = 0; i < o->count[0]; i++) {
-        eighths[i] = (double)(int)(test_uniform(&random) * 8.0) / 8.0;
-    }
-    td_write(dy, eighths, TD_F64);
-    free(eighths);
-    td_backward(y, .gradient = dy);
-    for (int i = 0; i < count; i++) {
-        if (td_is_leaf(inputs[i])) {
-            keep(o, 1 + i, td_grad(inputs[i]));
-        }
-    }
-    td_step_end();
-    td_free(dy);
+    poison(td_device_of(inputs[0]));
+    return ops_case_outcome(c, inputs, count, true);
 }
 
 /* ---- comparing ---- */
@@ -136,8 +72,8 @@ typedef struct worst {
     char where[96];
 } worst;
 
-static bool compare(const ops_case *c, const setting *s, const outcome *got, const outcome *want,
-                    worst *w)
+static bool compare(const ops_case *c, const setting *s, const ops_outcome *got,
+                    const ops_outcome *want, worst *w)
 {
     bool good = true;
     /* A sum that cancels, of results whose bias was rounded to 16 bits, as libraries do. */
@@ -172,7 +108,6 @@ static void on_fatal(const char *message, void *user)
 static bool check_case(const ops_case *c, const setting *s, worst *w)
 {
     td_tensor *wide[OPS_MAX_INPUTS], *narrow[OPS_MAX_INPUTS];
-    outcome want = { .count = { 0 } }, got = { .count = { 0 } };
     td_set_fatal_handler(on_fatal, (void *)(uintptr_t)c->name);
     if (setjmp(after_fatal) != 0) { /* what the case has made is left behind */
         td_step_abandon();
@@ -181,12 +116,12 @@ static bool check_case(const ops_case *c, const setting *s, worst *w)
     }
     int count = make_inputs(c, s, wide, narrow);
     td_set_math((td_math){ .precision = TD_PRECISION_FP32 });
-    run(&want, c, wide, count);
+    ops_outcome want = run(c, wide, count);
     td_set_math((td_math){ .precision = s->precision });
-    run(&got, c, narrow, count);
+    ops_outcome got = run(c, narrow, count);
     bool good = compare(c, s, &got, &want, w);
-    drop(&want);
-    drop(&got);
+    ops_outcome_free(&want);
+    ops_outcome_free(&got);
     ops_case_free(wide, count);
     ops_case_free(narrow, count);
     td_set_fatal_handler(NULL, NULL);
