@@ -7,31 +7,12 @@
 #        tests/mutants.sh --check         whether each place and each test of the table is there
 set -u
 cd "$(dirname "$0")/.." || exit 1
+. tests/help/mutants.sh
 tree=$PWD
-check=
-[ "${1:-}" != --check ] || { check=1 && shift; }
-only=" $* "
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-copy=$work/tree
-mkdir "$copy"
-git ls-files -z --cached --others --exclude-standard | grep -zv '^build/' |
-    xargs -0 cp -a --parents -t "$copy"
-if ! command -v perl >/dev/null; then
-    echo 1..1
-    echo 'not ok 1 - planted faults # SKIP perl is missing'
-    exit 0
-fi
 export BUILD=build/cc-nocuda
-number=0 failures=0
 
 # make_in_copy TARGET...: quietly; what failed is in $work/make.
 make_in_copy() { make -C "$copy" -j2 CUDA=0 "$@" >"$work/make" 2>&1; }
-
-plant() { # once: the text $old in file $1 becomes $new
-    OLD=$old NEW=$new perl -0777 -i -e '$t = <>; $n = () = $t =~ /\Q$ENV{OLD}\E/g;
-        $t =~ s/\Q$ENV{OLD}\E/$ENV{NEW}/; print $t; END { $? = $n == 1 ? 0 : 1 }' "$1"
-}
 
 notices() { # notices TEST...: whether one of them fails
     local test program
@@ -54,32 +35,17 @@ targets() {
     done
 }
 
-report() { # report GOOD(0/1) WHAT
-    number=$((number + 1))
-    if [ "$1" -eq 0 ]; then
-        echo "ok $number - $2"
-    else
-        echo "not ok $number - $2"
-        failures=$((failures + 1))
-    fi
-}
-
-try() { # the fault in $id $what $file $old $new $tests $reason
-    [ -n "$id" ] || return 0
-    [[ $only == '  ' || $only == *" $id "* ]] || return 0
-    local path found
+try() {
+    is_wanted "$id" || return 0
+    local path
     path=$(cd "$copy" && find . -path ./build -prune -o -path "*/$file" -print)
-    if [ ! -f "$copy/$path" ] || ! plant "$copy/$path"; then
+    if [ ! -f "$copy/$path" ] || ! replace "$copy/$path" "$old" "$new"; then
         report 1 "$id $what: the place is not there once: $file"
         cp -a "$tree/$path" "$copy/$path" 2>/dev/null
         return
     fi
-    local words=$tests
     if [ -n "$check" ]; then
-        for found in $words; do
-            [ -n "$(cd "$copy" && find tests -name "$found" -o -name "$found.c")" ]
-            report $? "$id $what: $found"
-        done
+        check_tests
         cp "$tree/$path" "$copy/$path"
         return
     fi
@@ -97,23 +63,5 @@ try() { # the fault in $id $what $file $old $new $tests $reason
     cp "$tree/$path" "$copy/$path"
 }
 
-next_fault() {
-    try
-    id='' what='' file='' old='' new='' tests='' reason=''
-}
-
-id=
-while IFS= read -r line; do
-    text=${line:2}
-    case $line in
-    'M '*) next_fault && id=${text%% *} what=${text#* } ;;
-    'f '*) file=$text ;;
-    '- '*) old=${old:+$old$'\n'}$text ;;
-    '+ '*) new=${new:+$new$'\n'}$text ;;
-    't '*) tests=$text ;;
-    's '*) reason=$text ;;
-    esac
-done <tests/mutants.txt
-next_fault
-echo "1..$number"
-[ $failures -eq 0 ]
+each_fault tests/mutants.txt try
+finish

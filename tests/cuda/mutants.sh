@@ -7,64 +7,28 @@
 # TANDEM_EMULATE_SEED=N: chance of the emulated GPU (0: none).
 set -u
 cd "$(dirname "$0")/../.." || exit 1
-check=
-[ "${1:-}" != --check ] || { check=1 && shift; }
-only=" $* " number=0 failures=0 caught=0
-copy=$(mktemp -d)
-trap 'rm -rf "$copy"' EXIT
-git ls-files -z --cached --others --exclude-standard | grep -zv '^build/' | xargs -0 cp -a --parents -t "$copy"
-
-report() { # report GOOD(0/1) WHAT
-    number=$((number + 1))
-    if [ "$1" -eq 0 ]; then
-        echo "ok $number - $2"
-    else
-        echo "not ok $number - $2"
-        failures=$((failures + 1))
-    fi
-}
+. tests/help/mutants.sh
 
 plant() { # the text $old in $file becomes $new, where FAULT is the number's
     if grep -q td_mutant_on "$copy/$file"; then :; else
         sed -i '1i #ifdef __cplusplus\nextern "C"\n#endif\nint td_mutant_on(int number);' "$copy/$file"
     fi
-    OLD=$old NEW=${new//FAULT/td_mutant_on($id)} perl -0777 -i -e '$t = <>;
-        $n = () = $t =~ /\Q$ENV{OLD}\E/g; $t =~ s/\Q$ENV{OLD}\E/$ENV{NEW}/; print $t;
-        END { $? = $n == 1 ? 0 : 1 }' "$copy/$file"
+    replace "$copy/$file" "$old" "${new//FAULT/td_mutant_on($id)}"
 }
 
 ids=()
 declare -A whats tests reasons
-next_fault() {
-    [ -z "$id" ] && return
+caught=0
+plant_all() {
     ids+=("$id")
     whats[$id]=$what tests[$id]=$words reasons[$id]=$reason
     plant || report 1 "$id $what: the place is not there once: $file"
+    [ -z "$check" ] || check_tests
 }
-
-id='' what='' file='' old='' new='' words='' reason=''
-while IFS= read -r line; do
-    text=${line:2}
-    case $line in
-    'M '*) next_fault; id=${text%% *} what=${text#* } old='' new='' words='' reason='' ;;
-    'f '*) file=$text ;;
-    '-'*) old=${old:+$old$'\n'}$text ;;
-    '+'*) new=${new:+$new$'\n'}$text ;;
-    't '*) words=$text ;;
-    's '*) reason=$text ;;
-    esac
-done <tests/cuda/mutants.txt
-next_fault
-
+each_fault tests/cuda/mutants.txt plant_all
 if [ -n "$check" ]; then
-    for id in "${ids[@]}"; do
-        for test in ${tests[$id]}; do
-            [ -n "$(find tests -name "$test" -o -name "$test.c")" ]
-            report $? "$id ${whats[$id]}: $test"
-        done
-    done
-    echo "1..$number"
-    exit $((failures > 0))
+    finish
+    exit
 fi
 
 cat >"$copy/tests/emulate/mutant.c" <<'END'
@@ -85,9 +49,9 @@ END
 export BUILD=build/cc-emulated TANDEM_LONG=1
 names=$(printf '%s\n' "${tests[@]}" | tr ' ' '\n' | sort -u | tr '\n' ' ')
 # shellcheck disable=SC2086
-if ! make -C "$copy" -j2 EMULATE=1 OPTIMIZE='-O1 -g0' tests TESTS="${names//.sh/}" >"$copy/log" 2>&1; then
+if ! make -C "$copy" -j2 EMULATE=1 OPTIMIZE='-O1 -g0' tests TESTS="${names//.sh/}" >"$work/log" 2>&1; then
     report 1 'does not build'
-    tail -n 5 "$copy/log" | sed 's/^/# /'
+    tail -n 5 "$work/log" | sed 's/^/# /'
     echo 1..1
     exit 1
 fi
@@ -99,7 +63,7 @@ fails() { # fails MUTANT TEST...: whether one of them does
         program=$BUILD/tests/$test
         [[ $test == *.sh ]] && program=$(find tests -name "$test")
         (cd "$copy" && TD_MUTANT=$mutant TANDEM_TEST_DEVICE=cuda:0 TEST_TIMEOUT=300 NAMED=1 \
-            tests/run.sh "$program") >"$copy/ran" 2>&1 || return 0
+            tests/run.sh "$program") >"$work/ran" 2>&1 || return 0
     done
     return 1
 }
@@ -107,7 +71,7 @@ fails() { # fails MUTANT TEST...: whether one of them does
 # shellcheck disable=SC2086
 [ "$only" != '  ' ] || { ! fails 0 $names; report $? 'without a fault all tests pass'; }
 for id in "${ids[@]}"; do
-    [[ $only == '  ' || $only == *" $id "* ]] || continue
+    is_wanted "$id" || continue
     # shellcheck disable=SC2086
     if fails "$id" ${tests[$id]}; then
         caught=$((caught + 1))
@@ -118,5 +82,4 @@ for id in "${ids[@]}"; do
     fi
 done
 echo "# $caught of ${#ids[@]} noticed"
-echo "1..$number"
-[ $failures -eq 0 ]
+finish
