@@ -65,9 +65,9 @@ TD_NORETURN void td_die(void);
 int td_finish(void);
 
 /* Reports a mistake of the program and does not return. The message begins with the file and line,
- * and ends with the names of the modules that are running. Without a handler it ends by abort(),
- * or, if its message has that of a TD_E_NOMEM, by exit(1): that is no mistake, and needs no core
- * file. */
+ * and ends with the names of the modules that are running. Without a handler td_fatal ends by
+ * abort(), or by exit(1) if the message holds the td_last_error() of a TD_E_NOMEM: short memory is
+ * no mistake of the program, and needs no core file. */
 TD_NORETURN void td_fatal(td_site at, const char *format, ...)
     __attribute__((format(printf, 2, 3), cold));
 

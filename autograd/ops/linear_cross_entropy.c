@@ -49,8 +49,8 @@ static td_tensor row_of(const td_tensor *all, int i)
     return row;
 }
 
-/* Memory for the logits of a chunk. Its rows begin at multiples of 128 bytes (of 16-bit numbers):
- * tensor cores read no others. */
+/* Memory for the logits of a chunk. Its rows begin at multiples of 128 bytes (of 16-bit numbers),
+ * since products on tensor cores want aligned rows. */
 static td_tensor *chunk_room(const td_tensor *x, const td_tensor *w, int64_t chunk, td_site at)
 {
     enum { UNIT = 64 };

@@ -108,9 +108,8 @@ void td_op_grad_channel_sum(td_node *node, int i, const td_tensor *dy, int chann
 td_tensor *td_op_group_norm_image(td_tensor *x, int64_t groups, td_tensor *weight, td_tensor *bias,
                                   double eps, td_site at);
 
-/* Fatal where an element of an index (i64) is not in [0, limit). Devices that can check it later,
- * and the message then comes when the host next reads a value. what: "index", a literal.
- */
+/* A fatal error if an element of an index (i64) is not in [0, limit). A GPU checks the elements
+ * later: the error then comes when the host next reads a value. what: "index", a literal. */
 void td_op_check_index(const td_tensor *index, int64_t limit, const char *op, const char *what,
                        td_site at);
 
