@@ -222,6 +222,19 @@ static void multiply_panels(const plan *p, td_gemm_block *block, const char *a, 
     }
 }
 
+/* The same with a copy of that part of A, element (i, p) of which is at i + BLOCK_M p. */
+static __attribute__((noinline)) void multiply_copied(const plan *p, td_gemm_block *block,
+                                                      const char *a, int64_t matrix, int64_t row,
+                                                      int64_t panel, int64_t k0, int64_t k)
+{
+    _Alignas(64) char copy[BLOCK_M * TD_GEMM_BLOCK_K * sizeof(double)];
+    int64_t size = (int64_t)p->kernels->size, a_col = p->desc->a_col;
+    for (int64_t i = 0; i < k; i++) {
+        memcpy(copy + i * BLOCK_M * size, a + i * a_col * size, (size_t)(block->m * size));
+    }
+    multiply_panels(p, block, copy, matrix, row, panel, k0, k);
+}
+
 /* Long sums are added up in parts, but for bf16, whose results are rounded once. */
 static void multiply_task(void *ctx, int64_t task)
 {
@@ -241,15 +254,11 @@ static void multiply_task(void *ctx, int64_t task)
                             .b_row = p->b ? p->kernels->panel : d->b_row,
                             .m = td_min64(p->block_m, d->m - row),
                             .dtype = d->dtype };
-    _Alignas(64) char copy[BLOCK_M * TD_GEMM_BLOCK_K * sizeof(double)];
     int64_t most = d->bf16 ? p->k : TD_GEMM_BLOCK_K, k0 = 0;
     do { /* once even for k = 0: C is written, and the bias added, in any case */
         int64_t k = td_min64(most, p->k - k0);
-        const char *part = a + k0 * a_col * size;
-        for (int64_t i = 0; p->copies && i < k; i++) {
-            memcpy(copy + i * BLOCK_M * size, part + i * a_col * size, (size_t)(block.m * size));
-        }
-        multiply_panels(p, &block, p->copies ? copy : part, matrix, row, panel * p->span, k0, k);
+        (p->copies ? multiply_copied : multiply_panels)(p, &block, a + k0 * a_col * size, matrix,
+                                                        row, panel * p->span, k0, k);
         k0 += most;
     } while (k0 < p->k);
     if (p->kernels->end) {
