@@ -12,6 +12,7 @@
 #include "tensor/cuda/launch.h"
 
 #include <cuda_runtime_api.h>
+#include <pthread.h>
 
 /* A GPU that the process uses. There is one td_cuda for each GPU, and it is never freed. */
 typedef struct td_cuda {
@@ -19,8 +20,9 @@ typedef struct td_cuda {
     char name[256]; /* "NVIDIA H200" */
     int sm;         /* compute capability, 90 for 9.0 */
     int multiprocessors;
-    size_t memory;       /* bytes, all of it */
-    cudaStream_t stream; /* the compute stream */
+    size_t memory;              /* bytes, all of it */
+    cudaStream_t stream;        /* the compute stream */
+    pthread_rwlock_t recording; /* read: a thread records a graph; written: nobody may */
 } td_cuda;
 
 /* Opens a device: the first call finds the GPU and makes its context. TD_E_DEVICE: td_last_error()

@@ -150,6 +150,7 @@ static td_status cuda_open_gpu(td_device device)
     td_cuda *gpu = calloc(1, sizeof *gpu);
     TD_CHECK(gpu != NULL, TD_E_NOMEM, "out of memory for %s", td_device_name(device));
     gpu->device = device;
+    (void)pthread_rwlock_init(&gpu->recording, NULL);
     td_status status = cuda_describe(gpu);
     if (status == TD_OK) {
         status = cuda_start(gpu);

@@ -12,12 +12,23 @@ static td_status cuda_graphs_status_of(cudaError_t error, const char *what)
                                           cudaGetErrorString(error), cudaGetErrorName(error));
 }
 
-/* Thread-local: what other threads ask of CUDA meanwhile does not end the recording. */
+static _Thread_local td_cuda *recorded; /* by this thread, or NULL */
+
+/* Thread-local: what other threads ask of CUDA meanwhile does not end the recording, but for a wait
+ * for the device (td_cuda_release). */
 static td_status begin(td_device device)
 {
-    return cuda_graphs_status_of(
-        cudaStreamBeginCapture(td_cuda_of(device)->stream, cudaStreamCaptureModeThreadLocal),
-        "beginning to record a graph");
+    td_cuda *gpu = td_cuda_of(device);
+    pthread_rwlock_rdlock(&gpu->recording);
+    td_status status =
+        cuda_graphs_status_of(cudaStreamBeginCapture(gpu->stream, cudaStreamCaptureModeThreadLocal),
+                              "beginning to record a graph");
+    if (status == TD_OK) {
+        recorded = gpu;
+    } else {
+        pthread_rwlock_unlock(&gpu->recording);
+    }
+    return status;
 }
 
 typedef struct graph {
@@ -27,13 +38,17 @@ typedef struct graph {
 
 static td_status cuda_graphs_finish(td_device device, graph *g)
 {
-    cudaGraph_t recorded = NULL;
+    cudaGraph_t work = NULL;
     g->halves = td_cuda_halves_record(device);
-    TD_TRY(cuda_graphs_status_of(cudaStreamEndCapture(td_cuda_of(device)->stream, &recorded),
-                                 "recording a graph"));
-    td_status status =
-        cuda_graphs_status_of(cudaGraphInstantiate(&g->made, recorded, 0), "making a graph");
-    (void)td_cuda_tried(cudaGraphDestroy(recorded));
+    td_status status = cuda_graphs_status_of(
+        cudaStreamEndCapture(td_cuda_of(device)->stream, &work), "recording a graph");
+    if (recorded != NULL) {
+        pthread_rwlock_unlock(&recorded->recording);
+        recorded = NULL;
+    }
+    TD_TRY(status);
+    status = cuda_graphs_status_of(cudaGraphInstantiate(&g->made, work, 0), "making a graph");
+    (void)td_cuda_tried(cudaGraphDestroy(work));
     return status;
 }
 

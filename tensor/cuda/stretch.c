@@ -8,7 +8,6 @@
 #include <cuda.h>
 #include <pthread.h>
 #include <stdlib.h>
-#include <time.h>
 
 #define DRIVER_FUNCTIONS(X)                                                                        \
     X(cuGetErrorName)                                                                              \
@@ -246,24 +245,18 @@ size_t td_cuda_commit(td_device device, void *stretch, size_t bytes)
     return reached;
 }
 
-/* All streams may use the memory. While another thread records a step of the device, the device
- * cannot be waited for: that takes milliseconds. */
-static void wait_for_all_streams(void)
-{
-    cudaError_t error = cudaDeviceSynchronize();
-    const td_recorder *own = td_recorder_now();
-    while (error == cudaErrorStreamCaptureUnsupported && (own == NULL || !own->recording)) {
-        (void)td_cuda_tried(error);
-        (void)nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
-        error = cudaDeviceSynchronize();
-    }
-    td_cuda_must(error, "giving step memory back");
-}
-
+/* All streams may use the memory. Waiting for the device would spoil a recording of another thread,
+ * so the wait comes behind it. */
 void td_cuda_release(td_device device, void *stretch)
 {
-    (void)td_cuda_of(device);
-    wait_for_all_streams();
+    td_cuda *gpu = td_cuda_of(device);
+    const td_recorder *own = td_recorder_now();
+    TD_REQUIRE(own == NULL || !own->recording, TD_NOWHERE,
+               "a step that is recorded gives step memory back");
+    pthread_rwlock_wrlock(&gpu->recording);
+    cudaError_t error = cudaDeviceSynchronize();
+    pthread_rwlock_unlock(&gpu->recording);
+    td_cuda_must(error, "giving step memory back");
     pthread_mutex_lock(&lock);
     td_stretch **link = stretch_find(stretch), *s = *link;
     *link = s->next;

@@ -326,9 +326,9 @@ cudaError_t cudaDeviceSynchronize(void)
     if (td_emulate_spoils(NULL)) {
         return cudaErrorStreamCaptureUnsupported;
     }
-    for (int i = 0; i < stream_count; i++) { /* recorded by another thread */
-        if (streams[i]->device == td_emulate_device() && streams[i]->recording != NULL) {
-            return give(cudaErrorStreamCaptureUnsupported);
+    for (int i = 0; i < stream_count; i++) { /* also a recording of another thread is spoilt */
+        if (streams[i]->device == td_emulate_device() && td_emulate_spoils(streams[i])) {
+            return cudaErrorStreamCaptureUnsupported;
         }
     }
     for (int i = 0; i < stream_count; i++) {
