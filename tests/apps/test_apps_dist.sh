@@ -78,7 +78,7 @@ same_run() { # same_run WAY: what was printed and saved is what the spawned rank
 }
 nodes="$apps/wine_ddp_multinode --nnodes 2 --procs-per-node 1 --master 127.0.0.1:$(free_port) --node-rank"
 # Each waits for a line of the other: rank 1 for its store, then rank 0 for rank 1.
-together 'wine_ddp_multinode as two nodes' "$nodes 1 2>err.one; cat err.one >&2" "until grep -q 'waiting for rank 0 at' err.one; do sleep 0.1; done; $nodes 0"
+together 'wine_ddp_multinode as two nodes' "$nodes 1 2>err.one; cat err.one >&2" "until grep -qs 'waiting for rank 0 at' err.one; do sleep 0.1; done; $nodes 0"
 says 'who came first says for whom it waits' '^tandem: waiting for rank 0 at 127\.0\.0\.1:[0-9]+$'
 says 'the second node has global rank 1' '^\[init\] == local rank: 0, global rank: 1 ==$'
 same_run 'two nodes'
