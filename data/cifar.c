@@ -51,14 +51,11 @@ td_status td_cifar_parse(const uint8_t *bytes, int64_t records, td_cifar_kind ki
         const uint8_t *record = bytes + r * td_cifar_record_bytes(kind);
         uint8_t label = record[labels_first - 1]; /* of CIFAR-100's two, the fine one */
         bool bad_coarse = kind == TD_CIFAR100 && record[0] >= COARSE_CLASSES;
-        if (bad_coarse || label >= (int)kind) {
-            return td_fail(
-                TD_E_FORMAT,
-                "%s: record %lld has %slabel %d, the largest is %d: the file is damaged. "
-                "Delete it and " DOWNLOAD,
-                name, (long long)r, bad_coarse ? "coarse " : "", bad_coarse ? record[0] : label,
-                bad_coarse ? COARSE_CLASSES - 1 : (int)kind - 1);
-        }
+        TD_CHECK(!bad_coarse && label < (int)kind, TD_E_FORMAT,
+                 "%s: record %lld has %slabel %d, the largest is %d: the file is damaged. "
+                 "Delete it and " DOWNLOAD,
+                 name, (long long)r, bad_coarse ? "coarse " : "", bad_coarse ? record[0] : label,
+                 bad_coarse ? COARSE_CLASSES - 1 : (int)kind - 1);
         labels[r] = label;
         memcpy(pixels + r * TD_PICTURE_BYTES, record + labels_first, TD_PICTURE_BYTES);
     }

@@ -62,20 +62,16 @@ static const td_cifar_files cifar_100 = {
 
 const td_cifar_files *td_cifar_files_of(td_cifar_kind kind)
 {
-    if (kind != TD_CIFAR10 && kind != TD_CIFAR100) {
-        td_fail(TD_E_ARG, "there is no CIFAR-%d: it is 10 or 100", (int)kind);
-        return NULL;
-    }
+    TD_CHECK_NULL(kind == TD_CIFAR10 || kind == TD_CIFAR100, TD_E_ARG,
+                  "there is no CIFAR-%d: it is 10 or 100", (int)kind);
     return kind == TD_CIFAR10 ? &cifar_10 : &cifar_100;
 }
 
 td_status td_join_path(char path[TD_CIFAR_PATH], const char *a, const char *b)
 {
     int length = snprintf(path, TD_CIFAR_PATH, "%s/%s", a, b);
-    if (length < 0 || length >= TD_CIFAR_PATH) {
-        return td_fail(TD_E_ARG, "the path of %s is longer than %d bytes: use a shorter folder", b,
-                       TD_CIFAR_PATH - 1);
-    }
+    TD_CHECK(length >= 0 && length < TD_CIFAR_PATH, TD_E_ARG,
+             "the path of %s is longer than %d bytes: use a shorter folder", b, TD_CIFAR_PATH - 1);
     return TD_OK;
 }
 

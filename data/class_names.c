@@ -14,13 +14,11 @@ void td_class_names_free(td_class_names *list)
 
 static td_status check_name(const char *where, const char *name)
 {
-    if (name[strspn(name, " ")] == '\0') {
-        return td_fail(TD_E_FORMAT, "%s: a blank name: each class needs one", where);
-    }
-    if (strlen(name) > TD_CLASS_NAME) {
-        return td_fail(TD_E_FORMAT, "%s: a class's name of %zu bytes; at most %d are taken", where,
-                       strlen(name), TD_CLASS_NAME);
-    }
+    TD_CHECK(name[strspn(name, " ")] != '\0', TD_E_FORMAT, "%s: a blank name: each class needs one",
+             where);
+    TD_CHECK(strlen(name) <= TD_CLASS_NAME, TD_E_FORMAT,
+             "%s: a class's name of %zu bytes; at most %d are taken", where, strlen(name),
+             TD_CLASS_NAME);
     return td_is_plain_text(name)
                ? TD_OK
                : td_fail(TD_E_FORMAT,
@@ -34,9 +32,8 @@ static td_status check_name(const char *where, const char *name)
 td_status td_class_names_add(td_class_names *list, const char *where, const char *name)
 {
     TD_TRY(check_name(where, name));
-    if (!td_add_text(&list->name, list->count, name)) {
-        return td_fail(TD_E_NOMEM, "%s: no memory for the classes' names", where);
-    }
+    TD_CHECK(td_add_text(&list->name, list->count, name), TD_E_NOMEM,
+             "%s: no memory for the classes' names", where);
     list->count++;
     return TD_OK;
 }
@@ -45,9 +42,7 @@ static td_status check_names_differ(const char *where, const td_class_names *lis
 {
     size_t bytes = (size_t)list->count * sizeof *list->name;
     char **sorted = malloc(bytes + 1);
-    if (sorted == NULL) {
-        return td_fail(TD_E_NOMEM, "%s: no memory for the classes' names", where);
-    }
+    TD_CHECK(sorted != NULL, TD_E_NOMEM, "%s: no memory for the classes' names", where);
     for (int i = 0; i < list->count; i++) {
         sorted[i] = list->name[i];
     }
@@ -92,12 +87,10 @@ static td_status read_lines(const char *where, char *text, bool by_hand, td_clas
             blank++;
             continue;
         }
-        if (blank > 0) {
-            return td_fail(TD_E_FORMAT,
-                           "%s: the line before is blank: each line is the name of a class; remove "
-                           "blank lines, or name that class",
-                           place);
-        }
+        TD_CHECK(blank <= 0, TD_E_FORMAT,
+                 "%s: the line before is blank: each line is the name of a class; remove "
+                 "blank lines, or name that class",
+                 place);
         TD_TRY(td_class_names_add(list, place, line));
     }
     return check_names_differ(where, list);
@@ -108,11 +101,8 @@ td_status td_class_names_parse(const char *where, const char *text, size_t size,
 {
     static const char mark[] = "\xef\xbb\xbf";
     *list = (td_class_names){ .count = 0 };
-    if (memchr(text, '\0', size) != NULL) {
-        return td_fail(TD_E_FORMAT,
-                       "%s: a byte 0 is in this list of names: save the file as text in UTF-8",
-                       where);
-    }
+    TD_CHECK(memchr(text, '\0', size) == NULL, TD_E_FORMAT,
+             "%s: a byte 0 is in this list of names: save the file as text in UTF-8", where);
     size_t skipped = by_hand && size >= 3 && memcmp(text, mark, 3) == 0 ? 3 : 0;
     char *copy = strndup(text + skipped, size - skipped);
     td_status status = copy != NULL
@@ -128,9 +118,8 @@ td_status td_class_names_parse(const char *where, const char *text, size_t size,
 td_status td_class_names_copy(const char *const *names, int count, td_class_names *list)
 {
     for (int i = 0; i < count; i++) {
-        if (!td_add_text(&list->name, list->count, names[i])) {
-            return td_fail(TD_E_NOMEM, "no memory for the names of %d classes", count);
-        }
+        TD_CHECK(td_add_text(&list->name, list->count, names[i]), TD_E_NOMEM,
+                 "no memory for the names of %d classes", count);
         list->count++;
     }
     return TD_OK;

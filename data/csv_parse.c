@@ -201,20 +201,16 @@ static td_status begin(cursor *c, td_csv_table *t)
     const td_csv_options *o = &c->rules->options;
     const char *start = c->at;
     line first;
-    if (!next_line(c, &first)) {
-        return td_fail(TD_E_FORMAT, "%s:1: the file is empty; expected lines of numbers", c->name);
-    }
+    TD_CHECK(next_line(c, &first), TD_E_FORMAT,
+             "%s:1: the file is empty; expected lines of numbers", c->name);
     t->columns = c->rules->columns > 0 ? c->rules->columns : count_columns(c, first);
     TD_TRY(check_columns(c, first, t->columns));
-    if (t->columns < 2) {
-        return td_fail(TD_E_FORMAT,
-                       "%s:1: one column; expected at least one feature and a label, separated by "
-                       "'%c' (another separator is an option)",
-                       c->name, c->separator);
-    }
-    if (t->columns > MOST_COLUMNS) {
-        return td_fail(TD_E_FORMAT, "%s:1: more than %d columns", c->name, MOST_COLUMNS);
-    }
+    TD_CHECK(t->columns >= 2, TD_E_FORMAT,
+             "%s:1: one column; expected at least one feature and a label, separated by "
+             "'%c' (another separator is an option)",
+             c->name, c->separator);
+    TD_CHECK(t->columns <= MOST_COLUMNS, TD_E_FORMAT, "%s:1: more than %d columns", c->name,
+             MOST_COLUMNS);
     t->features = t->columns - 1;
     t->header = o->header == TD_CSV_HEADER || o->label != NULL ||
                 (o->header == TD_CSV_AUTO && looks_like_header(c, first));
@@ -231,11 +227,9 @@ static td_status begin(cursor *c, td_csv_table *t)
 /* Adds a class word. */
 static td_status add_word(const cursor *c, td_csv_table *t, const char *word)
 {
-    if (t->classes == MOST_WORDS) {
-        return td_fail(TD_E_FORMAT,
-                       "%s:%lld: column %d has more than %d different words: is it the label?",
-                       c->name, c->number, t->label + 1, MOST_WORDS);
-    }
+    TD_CHECK(t->classes != MOST_WORDS, TD_E_FORMAT,
+             "%s:%lld: column %d has more than %d different words: is it the label?", c->name,
+             c->number, t->label + 1, MOST_WORDS);
     char place[300];
     snprintf(place, sizeof place, "%.200s:%lld: column %d", c->name, c->number, t->label + 1);
     td_class_names words = { t->names, t->classes };
@@ -250,10 +244,9 @@ static td_status add_word(const cursor *c, td_csv_table *t, const char *word)
 static td_status take_word(const cursor *c, td_csv_table *t, const field *f, double *label)
 {
     int known = 0;
-    if (!f->good || f->text[0] == '\0') {
-        return td_fail(TD_E_FORMAT, "%s:%lld: column %d: '%.40s' is no class word", c->name,
-                       c->number, t->label + 1, f->text);
-    }
+    TD_CHECK(f->good && f->text[0] != '\0', TD_E_FORMAT,
+             "%s:%lld: column %d: '%.40s' is no class word", c->name, c->number, t->label + 1,
+             f->text);
     while (known < t->classes && strcmp(t->names[known], f->text) != 0) {
         known++;
     }
@@ -294,9 +287,7 @@ static td_status sort_words(const cursor *c, td_csv_table *t)
 {
     size_t bytes = (size_t)t->classes * sizeof *t->names;
     char **sorted = malloc(bytes);
-    if (sorted == NULL) {
-        return td_fail(TD_E_NOMEM, "%s: no memory for the class names", c->name);
-    }
+    TD_CHECK(sorted != NULL, TD_E_NOMEM, "%s: no memory for the class names", c->name);
     memcpy(sorted, t->names, bytes);
     qsort(sorted, (size_t)t->classes, sizeof *sorted, td_compare_texts);
     for (int64_t i = 0; i < t->rows; i++) {
@@ -358,9 +349,7 @@ static td_status parse_lines(cursor *c, td_csv_table *t)
     while (next_line(c, &l)) {
         TD_TRY(take_row(c, l, t));
     }
-    if (t->rows == 0) {
-        return td_fail(TD_E_FORMAT, "%s:%lld: a header line, and no rows", c->name, c->number);
-    }
+    TD_CHECK(t->rows != 0, TD_E_FORMAT, "%s:%lld: a header line, and no rows", c->name, c->number);
     if (other != NULL && t->names == NULL) {
         t->classes = other->classes;
     }

@@ -100,33 +100,25 @@ const uint8_t *td_dataset_labels(const td_dataset *dataset)
 
 static td_status check_transform(const td_image_transform *t)
 {
-    if (t->crop_padding < 0 || t->crop_padding >= TD_PICTURE_SIDE) {
-        return td_fail(TD_E_ARG, "crop padding is %d; it goes from 0 to %d", t->crop_padding,
-                       TD_PICTURE_SIDE - 1);
-    }
+    TD_CHECK(t->crop_padding >= 0 && t->crop_padding < TD_PICTURE_SIDE, TD_E_ARG,
+             "crop padding is %d; it goes from 0 to %d", t->crop_padding, TD_PICTURE_SIDE - 1);
     for (int d = 0; d < 2; d++) {
         int64_t reach = llabs((long long)t->shift[d]) + t->crop_padding;
-        if (reach >= TD_PICTURE_SIDE) {
-            return td_fail(
-                TD_E_ARG,
-                "a shift by %d and crop padding %d reach %lld pixels off; %d are possible",
-                t->shift[d], t->crop_padding, (long long)reach, TD_PICTURE_SIDE - 1);
-        }
+        TD_CHECK(reach < TD_PICTURE_SIDE, TD_E_ARG,
+                 "a shift by %d and crop padding %d reach %lld pixels off; %d are possible",
+                 t->shift[d], t->crop_padding, (long long)reach, TD_PICTURE_SIDE - 1);
     }
-    if (t->alternate_flip && !t->flip) {
-        return td_fail(TD_E_ARG, "alternate_flip says how flip is drawn; set flip as well");
-    }
+    TD_CHECK(!t->alternate_flip || t->flip, TD_E_ARG,
+             "alternate_flip says how flip is drawn; set flip as well");
     bool none = true;
     for (int c = 0; c < 3; c++) {
         none = none && t->mean[c] == 0.0f && t->std[c] == 0.0f;
     }
     for (int c = 0; c < 3 && !none; c++) {
-        if (!isfinite(t->mean[c]) || !isfinite(t->std[c]) || !(t->std[c] > 0.0f)) {
-            return td_fail(TD_E_ARG,
-                           "normalisation of channel %d: mean %g, std %g; the mean must be finite "
-                           "and the std positive (all zero: no normalisation)",
-                           c, (double)t->mean[c], (double)t->std[c]);
-        }
+        TD_CHECK(isfinite(t->mean[c]) && isfinite(t->std[c]) && t->std[c] > 0.0f, TD_E_ARG,
+                 "normalisation of channel %d: mean %g, std %g; the mean must be finite "
+                 "and the std positive (all zero: no normalisation)",
+                 c, (double)t->mean[c], (double)t->std[c]);
     }
     return TD_OK;
 }

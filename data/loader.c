@@ -12,20 +12,13 @@ enum { MOST_WORKERS = 256, MOST_PREFETCH = 256 };
 
 static td_status check_options(const td_dataset *dataset, const td_loader_options *o)
 {
-    if (dataset->length < 1) {
-        return td_fail(TD_E_ARG, "loader: the dataset has no samples");
-    }
-    if (o->batch_size < 0) {
-        return td_fail(TD_E_ARG, "loader: batch size %lld; give 1 or more",
-                       (long long)o->batch_size);
-    }
-    if (o->workers < 0 || o->workers > MOST_WORKERS) {
-        return td_fail(TD_E_ARG, "loader: %d workers; give 0 to %d", o->workers, MOST_WORKERS);
-    }
-    if (o->prefetch < 0 || o->prefetch > MOST_PREFETCH) {
-        return td_fail(TD_E_ARG, "loader: %d batches ahead; give 0 to %d", o->prefetch,
-                       MOST_PREFETCH);
-    }
+    TD_CHECK(dataset->length >= 1, TD_E_ARG, "loader: the dataset has no samples");
+    TD_CHECK(o->batch_size >= 0, TD_E_ARG, "loader: batch size %lld; give 1 or more",
+             (long long)o->batch_size);
+    TD_CHECK(o->workers >= 0 && o->workers <= MOST_WORKERS, TD_E_ARG,
+             "loader: %d workers; give 0 to %d", o->workers, MOST_WORKERS);
+    TD_CHECK(o->prefetch >= 0 && o->prefetch <= MOST_PREFETCH, TD_E_ARG,
+             "loader: %d batches ahead; give 0 to %d", o->prefetch, MOST_PREFETCH);
     td_device found;
     td_status status = td_device_parse(td_device_name(o->device), &found);
     return status == TD_OK ? TD_OK : td_fail_context(status, "loader");
@@ -47,12 +40,10 @@ static td_status plan_epoch(td_loader *loader, const td_loader_options *o)
     }
     loader->drawn = loader->deals ? td_deal_count(&loader->deal, loader->given) : loader->given;
     int64_t size = o->batch_size > 0 ? o->batch_size : 1;
-    if (o->drop_last && loader->drawn > 0 && loader->drawn < size) {
-        return td_fail(TD_E_ARG,
-                       "loader: %lld samples give no batch of %lld, and drop_last leaves out what "
-                       "is not full: use a smaller batch size",
-                       (long long)loader->drawn, (long long)size);
-    }
+    TD_CHECK(!o->drop_last || loader->drawn <= 0 || loader->drawn >= size, TD_E_ARG,
+             "loader: %lld samples give no batch of %lld, and drop_last leaves out what "
+             "is not full: use a smaller batch size",
+             (long long)loader->drawn, (long long)size);
     if (size > loader->drawn && loader->drawn > 0) {
         size = loader->drawn;
     }
@@ -175,17 +166,14 @@ td_status td_loader_ask(td_loader *loader, uint64_t epoch, int64_t *index)
         return td_fail_context((td_status)drawn, "loader: the order of epoch %llu",
                                (unsigned long long)epoch);
     }
-    if (drawn != loader->given) {
-        return td_fail(TD_E_ARG,
-                       "loader: the sampler gave %lld samples for epoch %llu, but had said %lld: "
-                       "order and count must agree",
-                       (long long)drawn, (unsigned long long)epoch, (long long)loader->given);
-    }
+    TD_CHECK(drawn == loader->given, TD_E_ARG,
+             "loader: the sampler gave %lld samples for epoch %llu, but had said %lld: "
+             "order and count must agree",
+             (long long)drawn, (unsigned long long)epoch, (long long)loader->given);
     for (int64_t i = 0; i < drawn; i++) {
-        if (index[i] < 0 || index[i] >= length) {
-            return td_fail(TD_E_ARG, "loader: the sampler gave sample %lld of a dataset of %lld",
-                           (long long)index[i], (long long)length);
-        }
+        TD_CHECK(index[i] >= 0 && index[i] < length, TD_E_ARG,
+                 "loader: the sampler gave sample %lld of a dataset of %lld", (long long)index[i],
+                 (long long)length);
     }
     return TD_OK;
 }

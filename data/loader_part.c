@@ -123,10 +123,8 @@ static td_status deal_rest(td_loader *l, const td_loader_place *p, int64_t *inde
     if (p->order.kind == TD_ORDER_SHUFFLED) {
         td_generator fresh;
         all = malloc((size_t)p->samples * sizeof *all);
-        if (all == NULL) {
-            return td_fail(TD_E_NOMEM, "loader: no memory for the order of %" PRId64 " samples",
-                           p->samples);
-        }
+        TD_CHECK(all != NULL, TD_E_NOMEM, "loader: no memory for the order of %" PRId64 " samples",
+                 p->samples);
         td_generator_seed(&fresh, p->order.seed);
         td_random_permutation(&fresh, all, p->samples);
     }
@@ -140,9 +138,8 @@ static td_status go_on(td_loader *l, const td_loader_place *p)
 {
     int64_t before = p->done / width(l) * l->plan.batch_size;
     int64_t rest = td_deal_count(&l->deal, p->samples - p->done);
-    if (before + rest > td_loader_room(l)) {
-        return td_fail(TD_E_ARG, "loader: the sampler gives a rank fewer samples than its part");
-    }
+    TD_CHECK(before + rest <= td_loader_room(l), TD_E_ARG,
+             "loader: the sampler gives a rank fewer samples than its part");
     l->position = l->plan.batches;
     if (p->done < p->samples) {
         l->position = p->done / width(l);

@@ -18,9 +18,8 @@ static td_status part_fetch(const td_dataset *dataset, const int64_t *index, int
         return from->vtable->fetch(from, index, n, epoch, x, y);
     }
     int64_t *numbers = malloc((size_t)n * sizeof *numbers);
-    if (numbers == NULL) {
-        return td_fail(TD_E_NOMEM, "no memory for the numbers of %lld samples", (long long)n);
-    }
+    TD_CHECK(numbers != NULL, TD_E_NOMEM, "no memory for the numbers of %lld samples",
+             (long long)n);
     for (int64_t i = 0; i < n; i++) {
         numbers[i] = part->index[index[i]];
     }
@@ -70,11 +69,8 @@ static td_dataset *part_new(const td_dataset *whole, const int64_t *index, int64
 
 td_dataset *td_dataset_head(const td_dataset *dataset, int64_t n)
 {
-    if (n < 0) {
-        td_fail(TD_E_ARG, "td_dataset_head: %lld samples were asked for; give 0 or more",
-                (long long)n);
-        return NULL;
-    }
+    TD_CHECK_NULL(n >= 0, TD_E_ARG, "td_dataset_head: %lld samples were asked for; give 0 or more",
+                  (long long)n);
     return part_new(dataset, NULL, n < dataset->length ? n : dataset->length);
 }
 
@@ -106,22 +102,16 @@ td_status td_split(const td_dataset *dataset, double test_size, uint32_t seed, t
                    td_dataset **test)
 {
     *train = *test = NULL;
-    if (dataset == NULL) {
-        return td_fail(TD_E_ARG, "td_split: the dataset is NULL: %s", td_last_reason());
-    }
-    if (!(test_size > 0 && test_size < 1)) {
-        return td_fail(TD_E_ARG, "a test share of %g; give a number between 0 and 1", test_size);
-    }
+    TD_CHECK(dataset != NULL, TD_E_ARG, "td_split: the dataset is NULL: %s", td_last_reason());
+    TD_CHECK(test_size > 0 && test_size < 1, TD_E_ARG,
+             "a test share of %g; give a number between 0 and 1", test_size);
     int64_t tests = (int64_t)ceil(test_size * (double)dataset->length);
     int64_t trains = dataset->length - tests;
-    if (trains < 1 || dataset->length > UINT32_MAX) {
-        return td_fail(TD_E_ARG, "%lld rows with a test share of %g leave none to train with",
-                       (long long)dataset->length, test_size);
-    }
+    TD_CHECK(trains >= 1 && dataset->length <= UINT32_MAX, TD_E_ARG,
+             "%lld rows with a test share of %g leave none to train with",
+             (long long)dataset->length, test_size);
     int64_t *order = malloc((size_t)dataset->length * sizeof *order);
-    if (order == NULL) {
-        return td_fail(TD_E_NOMEM, "no memory to split %lld rows", (long long)dataset->length);
-    }
+    TD_CHECK(order != NULL, TD_E_NOMEM, "no memory to split %lld rows", (long long)dataset->length);
     permute(seed, dataset->length, order);
     *test = part_new(dataset, order, tests);
     *train = *test != NULL ? part_new(dataset, order + tests, trains) : NULL;
@@ -173,23 +163,19 @@ static void fit(const td_dataset *dataset, td_standard_scaler *scaler)
 static td_status check_scalable(td_dataset *dataset, const char *name)
 {
     bool floats = td_is_float(dataset->dtype);
-    if (dataset->length < 1 || !floats || !td_rows_read(dataset, 0, NULL)) {
-        return td_fail(TD_E_UNSUPPORTED,
-                       "td_standardize: the %s set is a %s with %lld samples %s of %s; only rows "
-                       "of numbers in memory (CSV, float tensors [n, features]) can be "
-                       "standardised",
-                       name, dataset->vtable->kind, (long long)dataset->length,
-                       td_describe_shape(dataset->sample_shape), td_dtype_name(dataset->dtype));
-    }
-    if (dataset->sample_shape.dim[0] > TD_SCALER_FEATURES) {
-        return td_fail(TD_E_UNSUPPORTED, "td_standardize: %lld features; at most %d are possible",
-                       (long long)dataset->sample_shape.dim[0], TD_SCALER_FEATURES);
-    }
-    if (dataset->scaled != NULL || dataset->loaders > 0) {
-        return td_fail(TD_E_ARG, "td_standardize: the %s set %s", name,
-                       dataset->loaders > 0 ? "has an open loader; standardise before opening one"
-                                            : "is standardised already");
-    }
+    TD_CHECK(dataset->length >= 1 && floats && td_rows_read(dataset, 0, NULL), TD_E_UNSUPPORTED,
+             "td_standardize: the %s set is a %s with %lld samples %s of %s; only rows "
+             "of numbers in memory (CSV, float tensors [n, features]) can be "
+             "standardised",
+             name, dataset->vtable->kind, (long long)dataset->length,
+             td_describe_shape(dataset->sample_shape), td_dtype_name(dataset->dtype));
+    TD_CHECK(dataset->sample_shape.dim[0] <= TD_SCALER_FEATURES, TD_E_UNSUPPORTED,
+             "td_standardize: %lld features; at most %d are possible",
+             (long long)dataset->sample_shape.dim[0], TD_SCALER_FEATURES);
+    TD_CHECK(dataset->scaled == NULL && dataset->loaders <= 0, TD_E_ARG,
+             "td_standardize: the %s set %s", name,
+             dataset->loaders > 0 ? "has an open loader; standardise before opening one"
+                                  : "is standardised already");
     return TD_OK;
 }
 
@@ -205,17 +191,14 @@ td_status td_standardize(td_dataset *train, td_dataset *test, td_standard_scaler
     td_standard_scaler local;
     td_standard_scaler *s = scaler != NULL ? scaler : &local;
     TD_TRY(check_scalable(train, "training"));
-    if (test == train) {
-        return td_fail(TD_E_ARG, "td_standardize: the training set and the test set are the same; "
-                                 "give NULL as the test set");
-    }
+    TD_CHECK(test != train, TD_E_ARG,
+             "td_standardize: the training set and the test set are the same; "
+             "give NULL as the test set");
     if (test != NULL) {
         TD_TRY(check_scalable(test, "test"));
-        if (!td_shape_equal(test->sample_shape, train->sample_shape)) {
-            return td_fail(
-                TD_E_MISMATCH, "td_standardize: the training set has samples %s, the test set %s",
-                td_describe_shape(train->sample_shape), td_describe_shape(test->sample_shape));
-        }
+        TD_CHECK(td_shape_equal(test->sample_shape, train->sample_shape), TD_E_MISMATCH,
+                 "td_standardize: the training set has samples %s, the test set %s",
+                 td_describe_shape(train->sample_shape), td_describe_shape(test->sample_shape));
     }
     fit(train, s);
     TD_TRY(scale(train, s));

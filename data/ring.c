@@ -98,11 +98,9 @@ static td_status start_threads(ring *r)
         error = td_thread_start(&r->thread[r->threads], work, r);
         r->threads += error == 0;
     }
-    if (error != 0) {
-        return td_fail(TD_E_NOMEM,
-                       "loader: worker %d of %d did not start: %s. Use fewer (--workers)",
-                       r->threads + 1, r->base.plan.workers, strerror(error));
-    }
+    TD_CHECK(error == 0, TD_E_NOMEM,
+             "loader: worker %d of %d did not start: %s. Use fewer (--workers)", r->threads + 1,
+             r->base.plan.workers, strerror(error));
     return TD_OK;
 }
 
@@ -231,10 +229,7 @@ static const td_batch_maker_type ring_type = {
 td_batch_maker *td_ring_new(const td_batch_plan *plan)
 {
     ring *r = calloc(1, sizeof *r);
-    if (r == NULL) {
-        td_fail(TD_E_NOMEM, "loader: no memory");
-        return NULL;
-    }
+    TD_CHECK_NULL(r != NULL, TD_E_NOMEM, "loader: no memory");
     /* One batch is in the consumer's hands while the others are filled. */
     int64_t count = (int64_t)plan->workers * plan->prefetch + 1;
     r->base = (td_batch_maker){ .type = &ring_type, .plan = *plan };

@@ -44,10 +44,7 @@ td_known_sampler *td_known_sampler_of(td_sampler *sampler)
 static td_sampler *sampler_new(td_known_sampler known)
 {
     td_known_sampler *sampler = malloc(sizeof *sampler);
-    if (sampler == NULL) {
-        td_fail(TD_E_NOMEM, "no memory for a sampler");
-        return NULL;
-    }
+    TD_CHECK_NULL(sampler != NULL, TD_E_NOMEM, "no memory for a sampler");
     *sampler = known;
     sampler->base.count = count_all;
     sampler->base.free = td_known_sampler_free;

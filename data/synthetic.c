@@ -169,9 +169,8 @@ static void paint(const scene *s, draws *d, uint8_t *pixels)
 td_status td_synthetic_images(int64_t length, uint64_t seed, td_dataset **dataset)
 {
     *dataset = NULL;
-    if (length < 1 || length > 10000000) {
-        return td_fail(TD_E_ARG, "%lld synthetic images; give 1 to 10000000", (long long)length);
-    }
+    TD_CHECK(length >= 1 && length <= 10000000, TD_E_ARG,
+             "%lld synthetic images; give 1 to 10000000", (long long)length);
     td_images_memory *images = td_images_memory_new("synthetic", length);
     if (images == NULL) {
         return TD_E_NOMEM;

@@ -19,12 +19,10 @@ static td_status open_wine(const char *path, td_dataset **wine)
     td_csv_rules rules = { .options = { .path = path }, .columns = COLUMNS, .classes = CLASSES };
     td_csv_table table;
     td_status status = td_csv_read(&rules, &table);
-    if (status == TD_E_NOTFOUND || status == TD_E_IO) {
-        return td_fail(status,
-                       "%s. tandem's source has the file as data/wine.csv, and `make install` "
-                       "brings it",
-                       td_last_error());
-    }
+    TD_CHECK(status != TD_E_NOTFOUND && status != TD_E_IO, status,
+             "%s. tandem's source has the file as data/wine.csv, and `make install` "
+             "brings it",
+             td_last_error());
     TD_TRY(status);
     *wine = table.header ? td_csv_rows("wine", &table, false) : NULL;
     if (*wine != NULL) {

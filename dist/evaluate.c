@@ -157,10 +157,8 @@ static td_status add_ranks(const td_evaluate_options *o, td_evaluation *e, td_si
     }
     TD_TRY(own);
     TD_TRY(reduced);
-    if (sums[FAILED] > 0) {
-        return td_fail(TD_E_PEER, "td_evaluate: %.0f other rank(s) failed; see their messages",
-                       sums[FAILED]);
-    }
+    TD_CHECK(sums[FAILED] <= 0, TD_E_PEER,
+             "td_evaluate: %.0f other rank(s) failed; see their messages", sums[FAILED]);
     if (td_dist_rank() == 0) {
         warn_of_mistakes(mine, sums, td_group_size(group), at);
     }
@@ -170,10 +168,8 @@ static td_status add_ranks(const td_evaluate_options *o, td_evaluation *e, td_si
 /* Nobody should take NaN for a number. */
 static td_status check_numbers(const td_evaluation *e)
 {
-    if (e->seen == 0) {
-        return td_fail(TD_E_ARG,
-                       "td_evaluate: there is no sample: the loader's sampler gives none");
-    }
+    TD_CHECK(e->seen != 0, TD_E_ARG,
+             "td_evaluate: there is no sample: the loader's sampler gives none");
     return isfinite(e->loss)
                ? TD_OK
                : td_fail(TD_E_ARG,

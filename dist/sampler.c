@@ -8,12 +8,10 @@
 static int64_t distributed_count(const td_sampler *sampler, int64_t length)
 {
     const td_deal *deal = &((const td_known_sampler *)sampler)->deal;
-    if (deal->drop_last && length < deal->world_size && !deal->no_padding) {
-        return td_fail(TD_E_ARG,
-                       "td_distributed_sampler: %lld samples give none to each of %d ranks, and "
-                       "drop_last drops the rest: use fewer ranks, or no drop_last",
-                       (long long)length, deal->world_size);
-    }
+    TD_CHECK(!deal->drop_last || length >= deal->world_size || deal->no_padding, TD_E_ARG,
+             "td_distributed_sampler: %lld samples give none to each of %d ranks, and "
+             "drop_last drops the rest: use fewer ranks, or no drop_last",
+             (long long)length, deal->world_size);
     return td_deal_count(deal, length);
 }
 

@@ -69,9 +69,7 @@ static td_status gpt_generate(const gpt_run *g)
     }
     int count = g->prompts.count + 1;
     const char **prompts = calloc((size_t)count, sizeof *prompts);
-    if (prompts == NULL) {
-        return td_fail(TD_E_NOMEM, "no memory for %d prompts", count);
-    }
+    TD_CHECK(prompts != NULL, TD_E_NOMEM, "no memory for %d prompts", count);
     prompts[0] = g->generate;
     for (int i = 1; i < count; i++) {
         prompts[i] = g->prompts.values[i - 1];

@@ -98,10 +98,8 @@ static td_status check_not_moved(const predictor *p, const td_class_names *given
 /* *given becomes what there was before. */
 static td_status take_given(predictor *p, td_class_names *given)
 {
-    if (given->count != p->classes) {
-        return td_fail(TD_E_FORMAT, "%s names %d classes, and the model has %lld", p->names_file,
-                       given->count, (long long)p->classes);
-    }
+    TD_CHECK(given->count == p->classes, TD_E_FORMAT, "%s names %d classes, and the model has %lld",
+             p->names_file, given->count, (long long)p->classes);
     TD_TRY(check_not_moved(p, given));
     td_class_names own = p->names;
     p->names = *given;

@@ -69,9 +69,7 @@ static td_status encode_file(tokenizing *z, const char *path, bool measure)
     int64_t size;
     TD_TRY(td_map_file(path, &text, &size));
     td_status status = TD_OK;
-    if (size == 0) {
-        return td_fail(TD_E_FORMAT, "%s: the text is empty", path);
-    }
+    TD_CHECK(size != 0, TD_E_FORMAT, "%s: the text is empty", path);
     if (measure) {
         z->total += size;
     } else {
@@ -100,9 +98,8 @@ static td_status write_header(tokenizing *z)
 static td_status encode_files(tokenizing *z, char **paths, int count)
 {
     int64_t end = td_tokenizer_special(z->tokenizer, "<|endoftext|>");
-    if (z->end_of_text && end < 0) {
-        return td_fail(TD_E_ARG, "--end-of-text: the vocabulary has no <|endoftext|>");
-    }
+    TD_CHECK(!z->end_of_text || end >= 0, TD_E_ARG,
+             "--end-of-text: the vocabulary has no <|endoftext|>");
     for (int i = 0; i < count; i++) {
         TD_TRY(encode_file(z, paths[i], true));
     }
@@ -125,9 +122,7 @@ static td_status encode(tokenizing *z, char **paths, int count)
     z->began = td_clock();
     z->width = vocabulary <= UINT16_MAX + 1 ? 2 : 4;
     z->used = calloc((size_t)vocabulary, sizeof *z->used);
-    if (z->used == NULL) {
-        return td_fail(TD_E_NOMEM, "no memory for %lld tokens", (long long)vocabulary);
-    }
+    TD_CHECK(z->used != NULL, TD_E_NOMEM, "no memory for %lld tokens", (long long)vocabulary);
     z->file = td_temporary_file(z->out, &name);
     if (z->file == NULL) {
         return td_temporary_failed(z->out, 0, "creating");
@@ -159,16 +154,12 @@ static td_status decode_tokens(tokenizing *z, const char *path, const unsigned c
         size_t size;
         uint32_t token = td_token_at(map, layout, i);
         const char *bytes = td_tokenizer_bytes(z->tokenizer, token, &size);
-        if (bytes == NULL) {
-            return td_fail(TD_E_FORMAT,
-                           "%s: token %lld (counted from 0) is %u, which this vocabulary does not "
-                           "have: name that of the file (--vocab)",
-                           path, (long long)i, token);
-        }
-        if (fwrite(bytes, 1, size, z->file) != size) {
-            return td_fail(TD_E_IO, "%s: writing failed: %s", z->out != NULL ? z->out : "stdout",
-                           strerror(errno));
-        }
+        TD_CHECK(bytes != NULL, TD_E_FORMAT,
+                 "%s: token %lld (counted from 0) is %u, which this vocabulary does not "
+                 "have: name that of the file (--vocab)",
+                 path, (long long)i, token);
+        TD_CHECK(fwrite(bytes, 1, size, z->file) == size, TD_E_IO, "%s: writing failed: %s",
+                 z->out != NULL ? z->out : "stdout", strerror(errno));
         z->bytes += (int64_t)size;
     }
     return TD_OK;

@@ -176,10 +176,7 @@ static td_status streamed_make(streamed *s)
 td_batch_maker *td_streamed_new(const td_batch_plan *plan)
 {
     streamed *s = calloc(1, sizeof *s);
-    if (s == NULL) {
-        td_fail(TD_E_NOMEM, "loader: no memory");
-        return NULL;
-    }
+    TD_CHECK_NULL(s != NULL, TD_E_NOMEM, "loader: no memory");
     s->base = (td_batch_maker){ .type = &streamed_type, .plan = *plan };
     s->streams = td_streams_of(plan->device);
     if (streamed_make(s) != TD_OK) {

@@ -43,15 +43,12 @@ static td_status damaged(struct archive *from, const char *path)
 /* Writes the current entry, which appears under its name when it is whole. */
 static td_status extract(struct archive *from, const char *archive, const char *path, int64_t size)
 {
-    if (size > MOST_BYTES) {
-        return td_fail(TD_E_FORMAT, "%s: %s would have %lld bytes: it is not the official archive",
-                       archive, path, (long long)size);
-    }
+    TD_CHECK(size <= MOST_BYTES, TD_E_FORMAT,
+             "%s: %s would have %lld bytes: it is not the official archive", archive, path,
+             (long long)size);
     char *name;
     FILE *out = td_temporary_file(path, &name);
-    if (out == NULL) {
-        return td_fail(TD_E_IO, "%s: cannot be written: %s", path, strerror(errno));
-    }
+    TD_CHECK(out != NULL, TD_E_IO, "%s: cannot be written: %s", path, strerror(errno));
     bool whole = archive_read_data_into_fd(from, fileno(out)) == ARCHIVE_OK;
     td_status status = td_temporary_end(out, name, path, size, whole);
     return whole ? status : damaged(from, archive);
@@ -83,9 +80,7 @@ td_status td_cifar_unpack(const char *archive, td_cifar_kind kind, const char *f
     TD_TRY(td_join_path(inside, folder, files->subfolder));
     TD_TRY(td_make_folders(inside));
     struct archive *from = archive_read_new();
-    if (from == NULL) {
-        return td_fail(TD_E_NOMEM, "libarchive: no memory");
-    }
+    TD_CHECK(from != NULL, TD_E_NOMEM, "libarchive: no memory");
     archive_read_support_filter_gzip(from);
     archive_read_support_format_tar(from);
     td_status status = archive_read_open_filename(from, archive, 1 << 16) == ARCHIVE_OK

@@ -81,13 +81,10 @@ static td_status fetch_part(const char *part, const char *path, const td_downloa
 td_status td_fetch_checked(const char *path, const td_download_options *options)
 {
     char part[TD_CIFAR_PATH];
-    if (snprintf(part, sizeof part, "%s.part", path) >= (int)sizeof part) {
-        return td_fail(TD_E_ARG, "%s: the path is too long", path);
-    }
+    TD_CHECK(snprintf(part, sizeof part, "%s.part", path) < (int)sizeof part, TD_E_ARG,
+             "%s: the path is too long", path);
     int lock = open(part, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (lock < 0) {
-        return td_fail(TD_E_IO, "%s: cannot be written: %s", part, strerror(errno));
-    }
+    TD_CHECK(lock >= 0, TD_E_IO, "%s: cannot be written: %s", part, strerror(errno));
     flock(lock, LOCK_EX); /* of several processes the others wait for the first */
     bool there = has_sum(path, options->md5);
     td_status status = there ? TD_OK : fetch_part(part, path, options);
@@ -107,13 +104,10 @@ static td_status fetch_and_unpack(const char *folder, td_cifar_kind kind,
     bool kept = has_sum(archive, options->md5);
     TD_TRY(kept ? TD_OK : td_fetch_checked(archive, options));
     TD_TRY(td_cifar_unpack(archive, kind, folder));
-    if (!is_there(folder, kind, files)) {
-        return td_fail(
-            TD_E_FORMAT,
-            "%s is not the official archive: files of %s are missing, or their sizes are "
-            "wrong",
-            archive, files->title);
-    }
+    TD_CHECK(is_there(folder, kind, files), TD_E_FORMAT,
+             "%s is not the official archive: files of %s are missing, or their sizes are "
+             "wrong",
+             archive, files->title);
     if (!kept) {
         remove(archive);
     }
@@ -137,9 +131,7 @@ td_status td_cifar_fetch(const char *folder, td_cifar_kind kind, const td_downlo
     /* Several processes may be told to download to the same place: the others wait for the first.
      */
     int lock = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (lock < 0) {
-        return td_fail(TD_E_IO, "%s: cannot be used as a folder: %s", folder, strerror(errno));
-    }
+    TD_CHECK(lock >= 0, TD_E_IO, "%s: cannot be used as a folder: %s", folder, strerror(errno));
     flock(lock, LOCK_EX);
     td_status status =
         is_there(folder, kind, files) ? TD_OK : fetch_and_unpack(folder, kind, files, &filled);

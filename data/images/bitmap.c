@@ -73,9 +73,7 @@ static td_status read_image(td_encoded *p, int rows, td_bitmap *bitmap)
 
 td_status td_bitmap_open(td_encoded *p)
 {
-    if (p->size == 0) {
-        return td_fail(TD_E_FORMAT, "%s: the file is empty. Replace or remove it", p->name);
-    }
+    TD_CHECK(p->size != 0, TD_E_FORMAT, "%s: the file is empty. Replace or remove it", p->name);
     if (decoder_of(p) == NULL) {
         const char *kind = td_file_kind(p->bytes, p->size);
         return td_fail(TD_E_FORMAT,
@@ -87,13 +85,10 @@ td_status td_bitmap_open(td_encoded *p)
     if (p->width < 1 || p->height < 1) {
         return not_readable(p, "it has no pixels");
     }
-    if ((int64_t)p->width * p->height > p->most_pixels) {
-        return td_fail(
-            TD_E_FORMAT,
-            "%s: %d x %d pixels are more than the %lld that are taken for an image; make "
-            "it smaller",
-            p->name, p->width, p->height, (long long)p->most_pixels);
-    }
+    TD_CHECK((int64_t)p->width * p->height <= p->most_pixels, TD_E_FORMAT,
+             "%s: %d x %d pixels are more than the %lld that are taken for an image; make "
+             "it smaller",
+             p->name, p->width, p->height, (long long)p->most_pixels);
     return TD_OK;
 }
 

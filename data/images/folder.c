@@ -119,9 +119,7 @@ static td_status fetch(const td_dataset *dataset, const int64_t *index, int64_t 
     image_folder *f = (image_folder *)(uintptr_t)dataset;
     int size = f->options.transform.size;
     uint8_t *rgb = malloc((size_t)size * (size_t)size * 3);
-    if (rgb == NULL) {
-        return td_fail(TD_E_NOMEM, "no memory for an image of %d pixels", size);
-    }
+    TD_CHECK(rgb != NULL, TD_E_NOMEM, "no memory for an image of %d pixels", size);
     float *out = td_data_rw(x);
     int64_t *label = td_data_rw(y);
     td_status status = TD_OK;
@@ -242,9 +240,7 @@ td_status td_image_read(const char *path, const td_image_folder_transform *trans
                    x->shape[3] == t.size && x->dtype == TD_F32,
                TD_HERE, "td_image_read: %s must be f32[1,3,%d,%d]", td_describe(x), t.size, t.size);
     uint8_t *rgb = malloc((size_t)t.size * (size_t)t.size * 3);
-    if (rgb == NULL) {
-        return td_fail(TD_E_NOMEM, "%s: no memory for an image of %d pixels", path, t.size);
-    }
+    TD_CHECK(rgb != NULL, TD_E_NOMEM, "%s: no memory for an image of %d pixels", path, t.size);
     td_encoded picture = { .name = path, .most_pixels = USUAL_MOST_PIXELS };
     td_status status = load(picture, &t, 0, 0, rgb);
     if (status == TD_OK) {

@@ -95,19 +95,16 @@ static td_status is_folder(const char *folder, const struct dirent *entry, bool 
 
 static td_status take_file(td_folder_list *list, const char *root, const char *path, int label)
 {
-    if (has_suffix(path, others)) {
-        return td_fail(TD_E_UNSUPPORTED,
-                       "%s/%s: this kind of image is not read; convert it (mogrify -format png), "
-                       "or remove it",
-                       root, path);
-    }
+    TD_CHECK(!has_suffix(path, others), TD_E_UNSUPPORTED,
+             "%s/%s: this kind of image is not read; convert it (mogrify -format png), "
+             "or remove it",
+             root, path);
     if (!has_suffix(path, taken)) {
         return TD_OK;
     }
-    if (!td_grow(&list->labels, list->count, sizeof *list->labels) ||
-        !td_add_text(&list->paths, list->count, path)) {
-        return td_fail(TD_E_NOMEM, "%s: no memory for the list of images", root);
-    }
+    TD_CHECK(td_grow(&list->labels, list->count, sizeof *list->labels) &&
+                 td_add_text(&list->paths, list->count, path),
+             TD_E_NOMEM, "%s: no memory for the list of images", root);
     list->labels[list->count++] = label;
     return TD_OK;
 }
@@ -120,12 +117,10 @@ static td_status walk_class(td_folder_list *list, const char *root, const char *
     char path[PATH], below[PATH];
     struct dirent **entries;
     TD_TRY(join(path, root, relative));
-    if (depth == DEEPEST) {
-        return td_fail(TD_E_FORMAT,
-                       "%s: more than %d folders inside each other; if a link leads in a circle, "
-                       "remove it",
-                       path, DEEPEST);
-    }
+    TD_CHECK(depth != DEEPEST, TD_E_FORMAT,
+             "%s: more than %d folders inside each other; if a link leads in a circle, "
+             "remove it",
+             path, DEEPEST);
     int count = scandir(path, &entries, is_entry, NULL);
     if (count < 0) {
         return cannot(path, "read");
@@ -166,12 +161,10 @@ static td_status walk_sorted(td_folder_list *list, const char *root, const char 
 {
     int64_t first = list->count;
     TD_TRY(walk_class(list, root, name, label, 0));
-    if (list->count == first) {
-        return td_fail(TD_E_NOTFOUND,
-                       "%s/%s: no image (jpg, png, bmp, ...) in this class; add some or remove the "
-                       "folder",
-                       root, name);
-    }
+    TD_CHECK(list->count != first, TD_E_NOTFOUND,
+             "%s/%s: no image (jpg, png, bmp, ...) in this class; add some or remove the "
+             "folder",
+             root, name);
     qsort(list->paths + first, (size_t)(list->count - first), sizeof *list->paths, by_folder);
     return TD_OK;
 }

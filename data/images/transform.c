@@ -34,21 +34,18 @@ td_status td_image_folder_transform_check(td_image_folder_transform *t)
                        "out cannot be larger than the image",
                        t->size, t->resize, MOST_SIZE);
     }
-    if (!(t->scale[0] > 0.0 && in_range(t->scale[0], t->scale[1], 1.0) && t->ratio[0] > 0.0 &&
-          in_range(t->ratio[0], t->ratio[1], 1e3))) {
-        return td_fail(
-            TD_E_ARG,
-            "random crops of scale %g to %g, ratio %g to %g: scales lie in (0, 1], ratios "
-            "are positive, and the first is not above the second",
-            t->scale[0], t->scale[1], t->ratio[0], t->ratio[1]);
-    }
-    if (!(in_range(0, t->brightness, 1e3) && in_range(0, t->contrast, 1e3) &&
-          in_range(0, t->saturation, 1e3) && in_range(0, t->hue, 0.5))) {
-        return td_fail(TD_E_ARG,
-                       "colour jitter of %g, %g, %g, hue %g: none can be negative, and hue at most "
-                       "0.5",
-                       t->brightness, t->contrast, t->saturation, t->hue);
-    }
+    TD_CHECK(t->scale[0] > 0.0 && in_range(t->scale[0], t->scale[1], 1.0) && t->ratio[0] > 0.0 &&
+                 in_range(t->ratio[0], t->ratio[1], 1e3),
+             TD_E_ARG,
+             "random crops of scale %g to %g, ratio %g to %g: scales lie in (0, 1], ratios "
+             "are positive, and the first is not above the second",
+             t->scale[0], t->scale[1], t->ratio[0], t->ratio[1]);
+    TD_CHECK(in_range(0, t->brightness, 1e3) && in_range(0, t->contrast, 1e3) &&
+                 in_range(0, t->saturation, 1e3) && in_range(0, t->hue, 0.5),
+             TD_E_ARG,
+             "colour jitter of %g, %g, %g, hue %g: none can be negative, and hue at most "
+             "0.5",
+             t->brightness, t->contrast, t->saturation, t->hue);
     return TD_OK;
 }
 
@@ -193,12 +190,9 @@ static td_status load_for_evaluation(const td_image_folder_transform *t, const t
     int64_t width = picture->width, height = picture->height;
     int64_t w = width <= height ? t->resize : t->resize * width / height;
     int64_t h = width <= height ? t->resize * height / width : t->resize;
-    if (w > INT_MAX || h > INT_MAX) {
-        return td_fail(
-            TD_E_FORMAT,
-            "%s: %d x %d pixels, whose shorter side is to be %d, would be longer than %d",
-            picture->name, picture->width, picture->height, t->resize, INT_MAX);
-    }
+    TD_CHECK(w <= INT_MAX && h <= INT_MAX, TD_E_FORMAT,
+             "%s: %d x %d pixels, whose shorter side is to be %d, would be longer than %d",
+             picture->name, picture->width, picture->height, t->resize, INT_MAX);
     td_box window = { (int)nearbyint((double)(w - t->size) / 2.0),
                       (int)nearbyint((double)(h - t->size) / 2.0), t->size, t->size };
     td_bitmap bitmap;

@@ -27,23 +27,18 @@ static td_status read_header(const int32_t *header, int64_t size, const char *na
     while (kind < kinds + KINDS && kind->magic != header[MAGIC]) {
         kind++;
     }
-    if (kind == kinds + KINDS) {
-        return td_fail(TD_E_FORMAT,
-                       "%s: begins with %d, as another kind of llm.c's files; token files begin "
-                       "with %d or %d",
-                       name, header[MAGIC], kinds[0].magic, kinds[1].magic);
-    }
-    if (header[VERSION] != kind->version) {
-        return td_fail(TD_E_FORMAT, "%s: the header's version is %d; version %d can be read", name,
-                       header[VERSION], kind->version);
-    }
+    TD_CHECK(kind != kinds + KINDS, TD_E_FORMAT,
+             "%s: begins with %d, as another kind of llm.c's files; token files begin "
+             "with %d or %d",
+             name, header[MAGIC], kinds[0].magic, kinds[1].magic);
+    TD_CHECK(header[VERSION] == kind->version, TD_E_FORMAT,
+             "%s: the header's version is %d; version %d can be read", name, header[VERSION],
+             kind->version);
     int64_t tokens = (size - HEADER_BYTES) / kind->width;
-    if (header[COUNT] != tokens || (size - HEADER_BYTES) % kind->width != 0) {
-        return td_fail(TD_E_FORMAT,
-                       "%s: the header says %d tokens of %d bytes, and %lld bytes follow it: the "
-                       "file is cut off or damaged; make it again",
-                       name, header[COUNT], kind->width, (long long)(size - HEADER_BYTES));
-    }
+    TD_CHECK(header[COUNT] == tokens && (size - HEADER_BYTES) % kind->width == 0, TD_E_FORMAT,
+             "%s: the header says %d tokens of %d bytes, and %lld bytes follow it: the "
+             "file is cut off or damaged; make it again",
+             name, header[COUNT], kind->width, (long long)(size - HEADER_BYTES));
     *layout = (td_token_layout){ .width = kind->width,
                                  .offset = HEADER_BYTES,
                                  .count = tokens,
@@ -57,12 +52,10 @@ static td_status read_header(const int32_t *header, int64_t size, const char *na
 
 static td_status read_plain(int width, int64_t size, const char *name, td_token_layout *layout)
 {
-    if (size % width != 0) {
-        return td_fail(TD_E_FORMAT,
-                       "%s: %lld bytes are no whole number of tokens of %d bytes: the file is cut "
-                       "off, or of another format (.format)",
-                       name, (long long)size, width);
-    }
+    TD_CHECK(size % width == 0, TD_E_FORMAT,
+             "%s: %lld bytes are no whole number of tokens of %d bytes: the file is cut "
+             "off, or of another format (.format)",
+             name, (long long)size, width);
     *layout = (td_token_layout){ .width = width,
                                  .count = size / width,
                                  .vocabulary = width == 1 ? UINT8_MAX + 1 : 0 };
@@ -79,9 +72,7 @@ td_status td_token_layout_read(const void *bytes, int64_t size, const char *name
                                td_token_format format, td_token_layout *layout)
 {
     int32_t header[TD_TOKEN_HEADER] = { 0 };
-    if (size == 0) {
-        return td_fail(TD_E_FORMAT, "%s: the file is empty", name);
-    }
+    TD_CHECK(size != 0, TD_E_FORMAT, "%s: the file is empty", name);
     memcpy(header, bytes, (size_t)(size < HEADER_BYTES ? size : HEADER_BYTES));
     bool marked = header[MAGIC] >= FIRST_MAGIC && header[MAGIC] <= LAST_MAGIC;
     if (format == TD_TOKENS_BYTES || !marked) {
@@ -89,10 +80,8 @@ td_status td_token_layout_read(const void *bytes, int64_t size, const char *name
         bool numbers = format == TD_TOKENS_AUTO && ends_in(name, ".bin");
         return read_plain(numbers ? 2 : width, size, name, layout);
     }
-    if (size < HEADER_BYTES) {
-        return td_fail(TD_E_FORMAT, "%s: the file is cut off after %lld bytes of its header", name,
-                       (long long)size);
-    }
+    TD_CHECK(size >= HEADER_BYTES, TD_E_FORMAT,
+             "%s: the file is cut off after %lld bytes of its header", name, (long long)size);
     TD_TRY(read_header(header, size, name, layout));
     if (format != TD_TOKENS_AUTO && layout->width != (format == TD_TOKENS_U16 ? 2 : 4)) {
         return td_fail(TD_E_FORMAT, "%s: the header says tokens of %d bytes, and .format does not",
@@ -104,10 +93,8 @@ td_status td_token_layout_read(const void *bytes, int64_t size, const char *name
 td_status td_token_header(int width, int64_t count, int64_t vocabulary,
                           int32_t header[TD_TOKEN_HEADER])
 {
-    if (count > INT32_MAX || vocabulary > INT32_MAX) {
-        return td_fail(TD_E_ARG, "llm.c's header cannot say %lld tokens; write several files",
-                       (long long)count);
-    }
+    TD_CHECK(count <= INT32_MAX && vocabulary <= INT32_MAX, TD_E_ARG,
+             "llm.c's header cannot say %lld tokens; write several files", (long long)count);
     const struct token_kind *kind = width == kinds[0].width ? &kinds[0] : &kinds[1];
     memset(header, 0, HEADER_BYTES);
     header[MAGIC] = kind->magic;
@@ -129,9 +116,8 @@ td_status td_map_file(const char *path, const unsigned char **map, int64_t *size
     }
     int error = errno;
     fclose(file);
-    if (!known || mapped == MAP_FAILED) {
-        return td_fail(TD_E_IO, "%s: cannot be mapped: %s", path, strerror(error));
-    }
+    TD_CHECK(known && mapped != MAP_FAILED, TD_E_IO, "%s: cannot be mapped: %s", path,
+             strerror(error));
     *map = mapped;
     *size = info.st_size;
     return TD_OK;

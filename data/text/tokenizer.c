@@ -229,9 +229,7 @@ td_status td_tokenizer_encode_to(const td_tokenizer *t, const char *text, size_t
                                  td_token_sink sink, void *user)
 {
     encoder *e = malloc(sizeof *e);
-    if (e == NULL) {
-        return td_fail(TD_E_NOMEM, "tokenizer: no memory");
-    }
+    TD_CHECK(e != NULL, TD_E_NOMEM, "tokenizer: no memory");
     *e = (encoder){ .t = t, .text = text, .piece = text, .sink = sink, .user = user };
     td_status status = encode_all(e, text, size, special && t->special_count > 0);
     free(e->parts);

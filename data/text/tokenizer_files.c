@@ -74,12 +74,10 @@ static const char *add_token(td_tokenizer *t, int64_t token, size_t size)
 static td_status check_bytes(const td_tokenizer *t, const char *name)
 {
     for (int byte = 0; byte < BYTES; byte++) {
-        if (t->of_byte[byte] == NONE) {
-            return td_fail(TD_E_FORMAT,
-                           "%s: no token is the byte 0x%02x alone: the file is cut off, or no "
-                           "vocabulary of byte-level BPE",
-                           name, byte);
-        }
+        TD_CHECK(t->of_byte[byte] != NONE, TD_E_FORMAT,
+                 "%s: no token is the byte 0x%02x alone: the file is cut off, or no "
+                 "vocabulary of byte-level BPE",
+                 name, byte);
     }
     return TD_OK;
 }
@@ -112,9 +110,7 @@ static td_status tokenizer_lines(td_tokenizer *t, const char *text, size_t size,
         const char *wrong = length == 0       ? NULL
                             : blank == length ? "the line has no blank"
                                               : read(t, text + at, length, blank);
-        if (wrong != NULL) {
-            return td_fail(TD_E_FORMAT, "%s:%lld: %s", name, (long long)number, wrong);
-        }
+        TD_CHECK(wrong == NULL, TD_E_FORMAT, "%s:%lld: %s", name, (long long)number, wrong);
     }
     return TD_OK;
 }
@@ -243,9 +239,7 @@ static td_status read_vocab(td_tokenizer *t, const cJSON *vocab, const char *nam
         }
         const char *wrong =
             add_token(t, fits ? (int64_t)number : -1, bytes < 0 ? size : (size_t)bytes);
-        if (wrong != NULL) {
-            return td_fail(TD_E_FORMAT, "%s: '%.60s': %s", name, entry->string, wrong);
-        }
+        TD_CHECK(wrong == NULL, TD_E_FORMAT, "%s: '%.60s': %s", name, entry->string, wrong);
     }
     return check_bytes(t, name);
 }

@@ -52,12 +52,10 @@ static td_status copy_window(const token_stream *s, int64_t begin, td_tensor *t,
         int64_t place = begin + k - file->begin;
         for (; k < t->shape[1] && place < file->layout.count; k++, place++) {
             uint32_t token = td_token_at(file->map, &file->layout, place);
-            if (token >= (uint32_t)s->base.classes) {
-                return td_fail(TD_E_FORMAT,
-                               "%s: token %lld (counted from 0) is %u, beyond the vocabulary of "
-                               "%d: use the tokenizer of this vocabulary, or set .vocabulary",
-                               file->name, (long long)place, token, s->base.classes);
-            }
+            TD_CHECK(token < (uint32_t)s->base.classes, TD_E_FORMAT,
+                     "%s: token %lld (counted from 0) is %u, beyond the vocabulary of "
+                     "%d: use the tokenizer of this vocabulary, or set .vocabulary",
+                     file->name, (long long)place, token, s->base.classes);
             row[k * t->stride[1]] = token;
         }
     }
@@ -98,9 +96,7 @@ static td_status add_files(token_stream *s, const char *const *names, size_t cou
                            td_token_format format)
 {
     s->files = calloc(count + 1, sizeof *s->files);
-    if (s->files == NULL) {
-        return td_fail(TD_E_NOMEM, "td_tokens_open: no memory for %zu files", count);
-    }
+    TD_CHECK(s->files != NULL, TD_E_NOMEM, "td_tokens_open: no memory for %zu files", count);
     for (size_t i = 0; i < count; i++) {
         token_file *file = &s->files[s->count++];
         file->name = strdup(names[i]);
@@ -123,9 +119,8 @@ static td_status open_files(token_stream *s, const td_tokens_options *o)
         return add_files(s, &o->path, 1, o->format);
     }
     glob_t found;
-    if (glob(o->path, GLOB_NOSORT | GLOB_NOCHECK, NULL, &found) != 0) {
-        return td_fail(TD_E_IO, "%s: the files cannot be listed: %s", o->path, strerror(errno));
-    }
+    TD_CHECK(glob(o->path, GLOB_NOSORT | GLOB_NOCHECK, NULL, &found) == 0, TD_E_IO,
+             "%s: the files cannot be listed: %s", o->path, strerror(errno));
     qsort(found.gl_pathv, found.gl_pathc, sizeof *found.gl_pathv, td_compare_texts);
     td_status status = add_files(s, (const char *const *)found.gl_pathv, found.gl_pathc, o->format);
     globfree(&found);
@@ -140,12 +135,10 @@ static td_status find_vocabulary(token_stream *s, int given)
     int64_t vocabulary = given > 0 ? given : first->layout.vocabulary;
     for (const token_file *file = first; file < first + s->count; file++) {
         const td_token_layout *own = &file->layout;
-        if (vocabulary == 0) {
-            return td_fail(TD_E_ARG,
-                           "%s does not say how many tokens its vocabulary has: set "
-                           ".vocabulary",
-                           file->name);
-        }
+        TD_CHECK(vocabulary != 0, TD_E_ARG,
+                 "%s does not say how many tokens its vocabulary has: set "
+                 ".vocabulary",
+                 file->name);
         if (given > 0 ? own->declared && own->vocabulary > given : own->vocabulary != vocabulary) {
             return td_fail(TD_E_MISMATCH, "%s has a vocabulary of %lld tokens, and %s of %lld",
                            file->name, (long long)own->vocabulary,
@@ -161,14 +154,11 @@ static td_status find_windows(token_stream *s, const td_tokens_options *o)
 {
     int64_t training = (int64_t)((double)s->total * (1.0 - o->val_fraction));
     int64_t tokens = o->val ? s->total - training : training;
-    if (tokens - 1 < o->window) {
-        return td_fail(
-            TD_E_ARG,
-            "%s: %lld tokens for %s; a window of %lld needs one more than it has: take a "
-            "shorter window, or more text",
-            s->files[0].name, (long long)tokens, o->val ? "validation" : "training",
-            (long long)o->window);
-    }
+    TD_CHECK(tokens - 1 >= o->window, TD_E_ARG,
+             "%s: %lld tokens for %s; a window of %lld needs one more than it has: take a "
+             "shorter window, or more text",
+             s->files[0].name, (long long)tokens, o->val ? "validation" : "training",
+             (long long)o->window);
     s->begin = o->val ? training : 0;
     s->stride = o->stride > 0 ? o->stride : o->window;
     s->base.length = (tokens - 1 - o->window) / s->stride + 1;
@@ -179,14 +169,11 @@ static td_status find_windows(token_stream *s, const td_tokens_options *o)
 static td_status tokens_check_options(const td_tokens_options *o)
 {
     bool share = o->val_fraction >= 0 && o->val_fraction < 1 && (!o->val || o->val_fraction > 0);
-    if (!share || o->window < 1 || o->stride < 0 || o->vocabulary < 0) {
-        return td_fail(
-            TD_E_ARG,
-            "td_tokens_open: window %lld, stride %lld, vocabulary %d, val_fraction %g; "
-            "give a window of 1 or more, no negative numbers, and a fraction below 1, for "
-            ".val above 0",
-            (long long)o->window, (long long)o->stride, o->vocabulary, o->val_fraction);
-    }
+    TD_CHECK(share && o->window >= 1 && o->stride >= 0 && o->vocabulary >= 0, TD_E_ARG,
+             "td_tokens_open: window %lld, stride %lld, vocabulary %d, val_fraction %g; "
+             "give a window of 1 or more, no negative numbers, and a fraction below 1, for "
+             ".val above 0",
+             (long long)o->window, (long long)o->stride, o->vocabulary, o->val_fraction);
     return TD_OK;
 }
 
@@ -197,10 +184,7 @@ td_dataset *td_tokens_open_at(td_tokens_options options, td_site at)
     TD_REQUIRE(options.path_count <= 0 || options.paths != NULL, at,
                "td_tokens_open: path_count is %d, and paths is NULL", options.path_count);
     token_stream *s = calloc(1, sizeof *s);
-    if (s == NULL) {
-        td_fail(TD_E_NOMEM, "td_tokens_open: no memory");
-        return NULL;
-    }
+    TD_CHECK_NULL(s != NULL, TD_E_NOMEM, "td_tokens_open: no memory");
     s->base = (td_dataset){ .vtable = &tokens_vtable, .dtype = TD_I64 };
     if (tokens_check_options(&options) != TD_OK || open_files(s, &options) != TD_OK ||
         find_vocabulary(s, options.vocabulary) != TD_OK || find_windows(s, &options) != TD_OK) {
@@ -253,12 +237,9 @@ static void window_free(td_sampler *sampler)
 td_sampler *td_window_sampler(int64_t samples, uint64_t seed)
 {
     window_sampler *s = samples > 0 ? malloc(sizeof *s) : NULL;
-    if (s == NULL) {
-        td_fail(samples > 0 ? TD_E_NOMEM : TD_E_ARG,
-                "td_window_sampler: no memory for %lld samples, or fewer than 1",
-                (long long)samples);
-        return NULL;
-    }
+    TD_CHECK_NULL(s != NULL, samples > 0 ? TD_E_NOMEM : TD_E_ARG,
+                  "td_window_sampler: no memory for %lld samples, or fewer than 1",
+                  (long long)samples);
     *s = (window_sampler){ .base = { window_order, window_count, window_free },
                            .samples = samples,
                            .seed = seed };

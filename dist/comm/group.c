@@ -177,9 +177,7 @@ static td_status make_group(int rank, int size, const int *ranks, const char *la
 {
     char prefix[32];
     td_group *group = calloc(1, sizeof *group);
-    if (group == NULL) {
-        return td_fail(TD_E_NOMEM, "out of memory for a process group");
-    }
+    TD_CHECK(group != NULL, TD_E_NOMEM, "out of memory for a process group");
     group->rank = rank;
     group->size = size;
     group->index = dist.group_count;
@@ -216,9 +214,7 @@ static void choose_backend(const td_dist_options *options)
 static td_status meet_in_process(td_thread_rank *thread)
 {
     thread->state = calloc(1, sizeof *thread->state);
-    if (thread->state == NULL) {
-        return td_fail(TD_E_NOMEM, "td_dist_init: no memory");
-    }
+    TD_CHECK(thread->state != NULL, TD_E_NOMEM, "td_dist_init: no memory");
     thread->state->met = (td_rendezvous_result){ .rank = thread->rank,
                                                  .world_size = thread->size,
                                                  .local_rank = thread->rank,
@@ -232,10 +228,9 @@ static td_status meet(const td_dist_options *options)
     if (td_thread_rank_now() != NULL) {
         return meet_in_process(td_thread_rank_now());
     }
-    if (td_spawn_way_find() != NULL) {
-        return td_fail(TD_E_ARG, "td_dist_init: ranks are simulated (TANDEM_SIM), and this program "
-                                 "does not start them by td_spawn");
-    }
+    TD_CHECK(td_spawn_way_find() == NULL, TD_E_ARG,
+             "td_dist_init: ranks are simulated (TANDEM_SIM), and this program "
+             "does not start them by td_spawn");
     return td_rendezvous(options, &dist.met);
 }
 
@@ -409,9 +404,7 @@ static td_status name_group(const int *ranks, int count, char *label, size_t siz
     char list[200];
     int world = td_dist_world_size();
     bool *member = calloc((size_t)world, sizeof *member);
-    if (member == NULL) {
-        return td_fail(TD_E_NOMEM, "out of memory for a process group");
-    }
+    TD_CHECK(member != NULL, TD_E_NOMEM, "out of memory for a process group");
     for (int i = 0; i < count; i++) {
         member[ranks[i]] = true;
     }

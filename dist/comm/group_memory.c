@@ -54,11 +54,9 @@ td_tensor *td_group_memory(td_group *group, int64_t count, td_dtype dtype)
         return td_zeros(TD_SHAPE(count), dtype, TD_CPU);
     }
     size_t bytes;
-    if (!td_shape_bytes(TD_SHAPE(count), dtype, &bytes) || bytes > INT64_MAX / 2) {
-        td_fail(TD_E_NOMEM, "td_group_memory: %lld elements of %s are more than any machine has",
-                (long long)count, td_dtype_name(dtype));
-        return NULL;
-    }
+    TD_CHECK_NULL(td_shape_bytes(TD_SHAPE(count), dtype, &bytes) && bytes <= INT64_MAX / 2,
+                  TD_E_NOMEM, "td_group_memory: %lld elements of %s are more than any machine has",
+                  (long long)count, td_dtype_name(dtype));
     void *data = NULL;
     td_collective c = {
         .kind = TD_COLLECTIVE_MEMORY, .dtype = TD_U8, .out = &data, .count = (int64_t)bytes
@@ -67,10 +65,7 @@ td_tensor *td_group_memory(td_group *group, int64_t count, td_dtype dtype)
         return NULL;
     }
     td_group_lender *lender = calloc(1, sizeof *lender);
-    if (lender == NULL) {
-        td_fail(TD_E_NOMEM, "out of memory for a tensor of the group");
-        return NULL;
-    }
+    TD_CHECK_NULL(lender != NULL, TD_E_NOMEM, "out of memory for a tensor of the group");
     lender->lender.give_back = give_back;
     lender->group = group;
     td_engine_acquire(group);
@@ -99,11 +94,8 @@ void *td_group_weave(td_group *group, const td_tensor *memory, const int64_t *cu
     if (group->engine == NULL) {
         return td_ptr(memory);
     }
-    if (group->engine_type->weave == NULL) {
-        td_fail(TD_E_UNSUPPORTED, "td_group_weave: the backend %s has no shared memory",
-                group->engine_type->name);
-        return NULL;
-    }
+    TD_CHECK_NULL(group->engine_type->weave != NULL, TD_E_UNSUPPORTED,
+                  "td_group_weave: the backend %s has no shared memory", group->engine_type->name);
     td_engine_acquire(group);
     td_status status = group->engine_type->weave(group->engine, td_ptr(memory), cuts, pieces,
                                                  td_dtype_size(memory->dtype), &woven);

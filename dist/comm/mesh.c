@@ -33,25 +33,19 @@ static td_status read_item(const char *text, const char *item, size_t length, in
 {
     const char *equals = memchr(item, '=', length);
     int d = equals != NULL ? find_dim(item, (size_t)(equals - item)) : -1;
-    if (d < 0) {
-        return td_fail(TD_E_ARG,
-                       "the mesh '%.100s': '%.*s' is not DIMENSION=SIZE; dimensions are pp, rep, "
-                       "dp and tp, as in dp=4,tp=2",
-                       text, (int)(length < 40 ? length : 40), item);
-    }
-    if (sizes[d] >= 0) {
-        return td_fail(TD_E_ARG, "the mesh '%.100s' has %s twice", text, names[d]);
-    }
+    TD_CHECK(d >= 0, TD_E_ARG,
+             "the mesh '%.100s': '%.*s' is not DIMENSION=SIZE; dimensions are pp, rep, "
+             "dp and tp, as in dp=4,tp=2",
+             text, (int)(length < 40 ? length : 40), item);
+    TD_CHECK(sizes[d] < 0, TD_E_ARG, "the mesh '%.100s' has %s twice", text, names[d]);
     const char *end = item + length;
     char *read = NULL;
     long size = equals[1] == '*' ? 0 : strtol(equals + 1, &read, 10);
     bool whole = equals[1] == '*' ? equals + 2 == end : read == end && size >= 1;
-    if (!whole || size > MOST_RANKS) {
-        return td_fail(TD_E_ARG,
-                       "the mesh '%.100s': the size of %s is a whole number from 1 to %d, or *: "
-                       "what is left",
-                       text, names[d], MOST_RANKS);
-    }
+    TD_CHECK(whole && size <= MOST_RANKS, TD_E_ARG,
+             "the mesh '%.100s': the size of %s is a whole number from 1 to %d, or *: "
+             "what is left",
+             text, names[d], MOST_RANKS);
     sizes[d] = (int)size;
     return TD_OK;
 }
@@ -93,15 +87,13 @@ td_status td_mesh_read(const char *text, int ranks, int sizes[TD_MESH_DIMS])
         }
     }
     for (int d = 0; d < TD_MESH_DIMS; d++) {
-        if (sizes[d] == 0 && rest >= 0) {
-            return td_fail(TD_E_ARG, "the mesh '%.100s': only one size can be *", text);
-        }
+        TD_CHECK(sizes[d] != 0 || rest < 0, TD_E_ARG, "the mesh '%.100s': only one size can be *",
+                 text);
         rest = sizes[d] == 0 ? d : rest;
         sizes[d] = sizes[d] < 0 ? 1 : sizes[d];
         product *= sizes[d] > 0 ? sizes[d] : 1; /* below 2^64: four sizes of at most 2^16 */
-        if (product > MOST_RANKS) {
-            return td_fail(TD_E_ARG, "the mesh '%.100s' has more than %d ranks", text, MOST_RANKS);
-        }
+        TD_CHECK(product <= MOST_RANKS, TD_E_ARG, "the mesh '%.100s' has more than %d ranks", text,
+                 MOST_RANKS);
     }
     return ranks > 0 ? fit(text, ranks, product, rest, sizes) : TD_OK;
 }
@@ -167,9 +159,7 @@ static td_status make_groups(td_mesh *mesh, int set, td_group **ours)
 {
     int others = EVERY - 1 - set, world = td_dist_world_size(), count = count_of(mesh, set);
     int *ranks = malloc((size_t)count * sizeof *ranks);
-    if (ranks == NULL) {
-        return td_fail(TD_E_NOMEM, "td_mesh_group: no memory for %d ranks", count);
-    }
+    TD_CHECK(ranks != NULL, TD_E_NOMEM, "td_mesh_group: no memory for %d ranks", count);
     td_status status = TD_OK;
     for (int other = 0; other < world / count; other++) {
         int found = 0;

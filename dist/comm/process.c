@@ -19,12 +19,10 @@ td_status td_files_for(int processes, int each)
     }
     rlim_t allowed = files.rlim_max;
     files.rlim_cur = needed;
-    if (needed > allowed || setrlimit(RLIMIT_NOFILE, &files) != 0) {
-        return td_fail(
-            TD_E_IO, "%llu open files are needed for %d process%s and %llu are allowed (ulimit -n)",
-            (unsigned long long)needed, processes, processes == 1 ? "" : "es",
-            (unsigned long long)allowed);
-    }
+    TD_CHECK(needed <= allowed && setrlimit(RLIMIT_NOFILE, &files) == 0, TD_E_IO,
+             "%llu open files are needed for %d process%s and %llu are allowed (ulimit -n)",
+             (unsigned long long)needed, processes, processes == 1 ? "" : "es",
+             (unsigned long long)allowed);
     return TD_OK;
 }
 

@@ -268,9 +268,7 @@ static td_status start_threads(td_group *group, bool communicates)
     TD_TRY(group->watch.on ? TD_OK : td_watchdog_start(group));
     if (communicates && !q->started) {
         int error = td_thread_start(&q->thread, communicate, group);
-        if (error != 0) {
-            return td_fail(TD_E_NOMEM, "no thread for communication: %s", strerror(error));
-        }
+        TD_CHECK(error == 0, TD_E_NOMEM, "no thread for communication: %s", strerror(error));
         q->started = true;
     }
     return TD_OK;

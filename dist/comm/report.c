@@ -117,9 +117,7 @@ td_status td_compare_entered(const td_entered *entered, int size)
     size_t length = 0;
     int kinds = 0;
     bool *named = calloc((size_t)size, 2 * sizeof *named), *these = named + size;
-    if (named == NULL) {
-        return td_fail(TD_E_NOMEM, "out of memory for a message");
-    }
+    TD_CHECK(named != NULL, TD_E_NOMEM, "out of memory for a message");
     for (int first = 0; first < size; first++) {
         if (named[first]) {
             continue;

@@ -15,10 +15,7 @@ td_work *td_work_take(td_group *group, const td_collective *c, double timeout)
         q->unused = work->next;
     } else {
         work = calloc(1, sizeof *work);
-        if (work == NULL) {
-            td_fail(TD_E_NOMEM, "out of memory for the handle of a collective");
-            return NULL;
-        }
+        TD_CHECK_NULL(work != NULL, TD_E_NOMEM, "out of memory for the handle of a collective");
         work->older = q->newest;
         q->newest = work;
     }

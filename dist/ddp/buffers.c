@@ -29,9 +29,7 @@ td_status td_ddp_list_buffers(td_ddp_state *s)
         }
     }
     td_state_list_free(&list);
-    if (b->list == NULL) {
-        return td_fail(TD_E_NOMEM, "td_ddp: no memory for a list of buffers");
-    }
+    TD_CHECK(b->list != NULL, TD_E_NOMEM, "td_ddp: no memory for a list of buffers");
     if (bytes > 0) {
         td_device device = td_device_of(b->list[0]);
         b->bytes = td_ddp_new_memory(s->group, device, (int64_t)bytes, TD_U8);

@@ -129,14 +129,10 @@ static td_status ddp_prepare(td_ddp_state *s)
     s->params = td_params_trained(s->model);
     s->count = s->params != NULL ? td_params_count(s->params) : 0;
     TD_TRY(td_ddp_open_parts(s)); /* fails on all ranks if one has no parameters laid out */
-    if (s->params->deferred && s->divided < TD_DIVIDES_VALUES) {
-        return td_fail(TD_E_ARG,
-                       "td_ddp: the model was made after td_defer_init(true), which is for a "
-                       "strategy that divides values (td_zero(3)): otherwise every rank has all");
-    }
-    if (s->count == 0) {
-        return td_fail(TD_E_ARG, "td_ddp: the model has no parameter that takes gradients");
-    }
+    TD_CHECK(!s->params->deferred || s->divided >= TD_DIVIDES_VALUES, TD_E_ARG,
+             "td_ddp: the model was made after td_defer_init(true), which is for a "
+             "strategy that divides values (td_zero(3)): otherwise every rank has all");
+    TD_CHECK(s->count != 0, TD_E_ARG, "td_ddp: the model has no parameter that takes gradients");
     TD_TRY(td_ddp_list_buffers(s));
     TD_TRY(ddp_lay_out(s));
     int rank = td_group_rank(s->group);
@@ -147,9 +143,7 @@ static td_status ddp_prepare(td_ddp_state *s)
 static td_status surround(td_module *model, const td_ddp_options *options, td_divided divided)
 {
     td_ddp_state *s = calloc(1, sizeof *s);
-    if (s == NULL) {
-        return td_fail(TD_E_NOMEM, "td_ddp: no memory");
-    }
+    TD_CHECK(s != NULL, TD_E_NOMEM, "td_ddp: no memory");
     s->model = model;
     s->divided = divided;
     td_status status = read_options(s, options);

@@ -128,9 +128,8 @@ td_status td_reducer_make(td_ddp_state *s)
     r->average = all_reduce_mean;
     r->params = calloc((size_t)s->count + 1, sizeof *r->params);
     r->ready_order = calloc((size_t)s->count + 1, sizeof *r->ready_order);
-    if (r->params == NULL || r->ready_order == NULL) {
-        return td_fail(TD_E_NOMEM, "td_ddp: no memory for %d parameters", s->count);
-    }
+    TD_CHECK(r->params != NULL && r->ready_order != NULL, TD_E_NOMEM,
+             "td_ddp: no memory for %d parameters", s->count);
     for (int i = 0; i < s->count; i++) {
         r->params[i] = (td_ddp_param){ .ddp = s, .number = i, .expected = true };
     }

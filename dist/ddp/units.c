@@ -36,9 +36,7 @@ static td_status open_unit(td_ddp_units *units, int first)
 {
     size_t count = (size_t)units->count + 1;
     td_ddp_unit *list = realloc(units->list, count * sizeof *list);
-    if (list == NULL) {
-        return td_fail(TD_E_NOMEM, "td_ddp: no memory for buckets");
-    }
+    TD_CHECK(list != NULL, TD_E_NOMEM, "td_ddp: no memory for buckets");
     units->list = list;
     list[units->count++] = (td_ddp_unit){ .first = first };
     return TD_OK;
@@ -154,9 +152,7 @@ td_status td_units_first_order(td_ddp_state *s)
 {
     const int *now = s->params->order;
     int32_t *order = malloc(((size_t)s->count + 1) * sizeof *order);
-    if (order == NULL) {
-        return td_fail(TD_E_NOMEM, "td_ddp: no memory for an order");
-    }
+    TD_CHECK(order != NULL, TD_E_NOMEM, "td_ddp: no memory for an order");
     int32_t *known = &order[s->count];
     *known = false;
     for (int k = 0; k < s->count; k++) {
@@ -218,9 +214,7 @@ td_status td_units_rebuild(td_ddp_state *s)
         return TD_OK; /* tries again after the next backward */
     }
     int32_t *order = malloc((size_t)s->count * sizeof *order);
-    if (order == NULL) {
-        return td_fail(TD_E_NOMEM, "td_ddp: no memory for an order");
-    }
+    TD_CHECK(order != NULL, TD_E_NOMEM, "td_ddp: no memory for an order");
     write_order(s, order);
     td_status status = share_numbers(s, order, s->count, s->root);
     if (status == TD_OK) {

@@ -271,22 +271,16 @@ static void end_parallel(void *user)
 
 static td_status check_devices(const td_module *model, const td_device *devices, int count)
 {
-    if (count < 1 || count > TD_MAX_DEVICES) {
-        return td_fail(TD_E_ARG, "td_data_parallel: %d devices; give 1 to %d", count,
-                       TD_MAX_DEVICES);
-    }
-    if (!td_same_device(model->device, devices[0])) {
-        return td_fail(TD_E_ARG,
-                       "td_data_parallel: the model is on %s, the first device is %s; move the "
-                       "model there first (td_module_to)",
-                       td_device_name(model->device), td_device_name(devices[0]));
-    }
+    TD_CHECK(count >= 1 && count <= TD_MAX_DEVICES, TD_E_ARG,
+             "td_data_parallel: %d devices; give 1 to %d", count, TD_MAX_DEVICES);
+    TD_CHECK(td_same_device(model->device, devices[0]), TD_E_ARG,
+             "td_data_parallel: the model is on %s, the first device is %s; move the "
+             "model there first (td_module_to)",
+             td_device_name(model->device), td_device_name(devices[0]));
     for (int i = 0; i < count; i++) {
         for (int j = 0; j < i; j++) {
-            if (td_same_device(devices[i], devices[j])) {
-                return td_fail(TD_E_ARG, "td_data_parallel: %s is given twice",
-                               td_device_name(devices[i]));
-            }
+            TD_CHECK(!td_same_device(devices[i], devices[j]), TD_E_ARG,
+                     "td_data_parallel: %s is given twice", td_device_name(devices[i]));
         }
     }
     return TD_OK;
@@ -317,17 +311,14 @@ static td_status check_model(td_module *model)
 {
     const char *found = NULL;
     td_module_each(model, find_wrapper, &found);
-    if (found != NULL) {
-        return td_fail(TD_E_ARG,
-                       "td_data_parallel: the model, or a module in it, went through %s already; "
-                       "give td_data_parallel the plain model",
-                       found);
-    }
-    if (td_has_batch_norm_override(model)) {
-        return td_fail(TD_E_ARG, "td_data_parallel: the model has SyncBatchNorm, whose statistics "
-                                 "are those of several processes, not of replicas in one: use "
-                                 "td_ddp, or plain BatchNorm");
-    }
+    TD_CHECK(found == NULL, TD_E_ARG,
+             "td_data_parallel: the model, or a module in it, went through %s already; "
+             "give td_data_parallel the plain model",
+             found);
+    TD_CHECK(!td_has_batch_norm_override(model), TD_E_ARG,
+             "td_data_parallel: the model has SyncBatchNorm, whose statistics "
+             "are those of several processes, not of replicas in one: use "
+             "td_ddp, or plain BatchNorm");
     return TD_OK;
 }
 
@@ -343,9 +334,7 @@ static td_status dp_prepare(parallel_state *s, td_module *model, const td_device
         return TD_E_NOMEM;
     }
     s->inputs = calloc((size_t)s->list.count + 1, sizeof(td_tensor *));
-    if (s->inputs == NULL) {
-        return td_fail(TD_E_NOMEM, "td_data_parallel: no memory");
-    }
+    TD_CHECK(s->inputs != NULL, TD_E_NOMEM, "td_data_parallel: no memory");
     for (s->count = 1; s->count < count; s->count++) {
         s->replicas[s->count] = td_replica_new(model, devices[s->count], s->count);
         if (s->replicas[s->count] == NULL) {

@@ -184,10 +184,7 @@ static void *work(void *user)
 td_replica *td_replica_new(const td_module *model, td_device device, int number)
 {
     td_replica *r = calloc(1, sizeof *r);
-    if (r == NULL) {
-        td_fail(TD_E_NOMEM, "no memory for a replica");
-        return NULL;
-    }
+    TD_CHECK_NULL(r != NULL, TD_E_NOMEM, "no memory for a replica");
     r->number = number;
     r->device = device;
     r->model = td_module_clone(model);

@@ -34,11 +34,10 @@ static td_status elastic_defaults(td_elastic_options *o)
         o->first = o->first > 0 ? o->first : number_of("WORLD_SIZE");
         o->least = o->least > 0 ? o->least : number_of("TANDEM_ELASTIC");
     }
-    if (o->host == NULL) {
-        return td_fail(TD_E_ARG, "td_elastic_open: there is no store that outlives the ranks: "
-                                 "start the program by tdrun --elastic MIN:MAX, or give .host and "
-                                 ".port");
-    }
+    TD_CHECK(o->host != NULL, TD_E_ARG,
+             "td_elastic_open: there is no store that outlives the ranks: "
+             "start the program by tdrun --elastic MIN:MAX, or give .host and "
+             ".port");
     o->first = o->first > 0 ? o->first : 1;
     o->least = o->least > 0 ? o->least : 1;
     o->timeout = o->timeout > 0 ? o->timeout : TIMEOUT;
@@ -75,10 +74,7 @@ td_elastic *td_elastic_open_at(td_elastic_options options, td_site at)
     TD_REQUIRE(!td_dist_is_initialized(), at,
                "td_elastic_open: td_elastic_meet calls td_dist_init: the program must not");
     td_elastic *e = calloc(1, sizeof *e);
-    if (e == NULL) {
-        td_fail(TD_E_NOMEM, "td_elastic_open: no memory");
-        return NULL;
-    }
+    TD_CHECK_NULL(e != NULL, TD_E_NOMEM, "td_elastic_open: no memory");
     *e = (td_elastic){ .options = options, .step = options.step, .rank = -1 };
     td_status status = elastic_defaults(&e->options);
     status = status == TD_OK ? td_elastic_keep_open(e) : status;
@@ -103,9 +99,7 @@ static td_status leave(td_elastic *e)
 
 td_status td_elastic_close(td_elastic *e)
 {
-    if (e == NULL) {
-        return td_fail(TD_E_ARG, "td_elastic_close: there is no run");
-    }
+    TD_CHECK(e != NULL, TD_E_ARG, "td_elastic_close: there is no run");
     td_status status = leave(e);
     if (e->status != TD_OK) {
         status = td_fail(e->status, "%s", e->message);

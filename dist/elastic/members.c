@@ -48,10 +48,8 @@ td_status td_elastic_look(void *run)
         bool gone;
         gone_key(key, e->members.ids[i]);
         TD_TRY(td_store_check(e->store, key, &gone));
-        if (gone) {
-            return td_fail(TD_E_PEER, "process %" PRId64 " has ended before world %d was made",
-                           e->members.ids[i], e->world);
-        }
+        TD_CHECK(!gone, TD_E_PEER, "process %" PRId64 " has ended before world %d was made",
+                 e->members.ids[i], e->world);
     }
     return TD_OK;
 }

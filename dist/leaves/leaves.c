@@ -223,9 +223,8 @@ static td_status leaves_on(td_ddp_part *part, td_ddp_state *s, td_ddp_event even
     if (event == TD_DDP_FORWARD) {
         td_not_recordable("the gradients of leaves are written to other memory in turn");
     }
-    if (event == TD_DDP_REDUCTION && v->turn < 0) {
-        return td_fail(TD_E_ARG, "td_backward outside of a leaf: td_leaf_next begins one");
-    }
+    TD_CHECK(event != TD_DDP_REDUCTION || v->turn >= 0, TD_E_ARG,
+             "td_backward outside of a leaf: td_leaf_next begins one");
     if (event == TD_DDP_SUMMED) {
         mark_gradients(v);
     }
@@ -316,12 +315,10 @@ static td_status open_inside(const td_strategy *inside, td_ddp_state *s)
 static td_status leaves_open(const td_strategy *self, td_ddp_state *s)
 {
     int count = leaf_options(self)->count;
-    if (td_group_size(s->group) > count) {
-        return td_fail(TD_E_ARG,
-                       "td_leaves: there are %d ranks and %d leaves: a rank without a leaf would "
-                       "compute nothing; use at least as many leaves",
-                       td_group_size(s->group), count);
-    }
+    TD_CHECK(td_group_size(s->group) <= count, TD_E_ARG,
+             "td_leaves: there are %d ranks and %d leaves: a rank without a leaf would "
+             "compute nothing; use at least as many leaves",
+             td_group_size(s->group), count);
     size_t dropouts = 1; /* or one more */
     td_module_each(s->model, count_dropouts, &dropouts);
     td_leaves *v = calloc(1, sizeof *v);

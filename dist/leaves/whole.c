@@ -298,9 +298,7 @@ static td_status make_trades(whole *w, int units)
 {
     if (units > w->room) {
         whole_trade *trades = realloc(w->trades, (size_t)units * sizeof *trades);
-        if (trades == NULL) {
-            return td_fail(TD_E_NOMEM, "td_leaves: no memory for %d units", units);
-        }
+        TD_CHECK(trades != NULL, TD_E_NOMEM, "td_leaves: no memory for %d units", units);
         w->trades = trades;
         w->room = units;
     }
@@ -393,11 +391,9 @@ static td_status whole_begin_step(td_leaves *v, int open)
 {
     whole *w = whole_of(v);
     int places = w->places + open - 1;
-    if (places > PLACES) {
-        return td_fail(TD_E_UNSUPPORTED,
-                       "td_leaves: %d backwards between their halves; %d are possible", open,
-                       PLACES - w->places);
-    }
+    TD_CHECK(places <= PLACES, TD_E_UNSUPPORTED,
+             "td_leaves: %d backwards between their halves; %d are possible", open,
+             PLACES - w->places);
     TD_TRY(w->parts != v->parts || w->open != open ? make_parts(v, open) : TD_OK);
     for (int k = 0; k < v->parts * open; k++) { /* no leaf is done */
         w->leaves[k] = (whole_leaf){ -1, w->has + (ptrdiff_t)k * v->ddp->count };
@@ -411,9 +407,7 @@ static td_status whole_open(td_leaves *v)
     whole *w = v->gradients = calloc(1, sizeof *w);
     td_ddp_state *s = v->ddp;
     const td_tensor *flat = td_params_flat(s->params);
-    if (w == NULL) {
-        return td_fail(TD_E_NOMEM, "td_leaves: no memory");
-    }
+    TD_CHECK(w != NULL, TD_E_NOMEM, "td_leaves: no memory");
     w->grain = v->ranks * (LINE / (int64_t)td_dtype_size(flat->dtype));
     int64_t length = (td_numel(flat) + w->grain - 1) / w->grain * w->grain;
     if (s->divided == TD_DIVIDES_NOTHING) { /* otherwise the strategy inside has done it */

@@ -74,12 +74,10 @@ static double cut_work(const td_chain_link *link)
 static td_status cut_list_links(td_pipe *p)
 {
     p->link_count = td_module_chain(p->model, NULL);
-    if (p->link_count == 0) {
-        return td_fail(TD_E_ARG,
-                       "td_pipeline: a %s is no chain: its type does not say of which links it "
-                       "consists (td_module_type.chain)",
-                       p->model->type->name);
-    }
+    TD_CHECK(p->link_count != 0, TD_E_ARG,
+             "td_pipeline: a %s is no chain: its type does not say of which links it "
+             "consists (td_module_type.chain)",
+             p->model->type->name);
     p->links = td_pipe_new(p, p->link_count, sizeof *p->links);
     TD_TRY(p->links != NULL ? TD_OK : TD_E_NOMEM);
     td_module_chain(p->model, p->links);
@@ -249,9 +247,8 @@ static td_status cut_place(td_pipe *p, const td_named_tensor *item, unsigned cha
     if (item->buffer) {
         return TD_OK;
     }
-    if (owners == 0) {
-        return td_fail(TD_E_ARG, "td_pipeline: no link of the model's chain uses '%s'", item->name);
-    }
+    TD_CHECK(owners != 0, TD_E_ARG, "td_pipeline: no link of the model's chain uses '%s'",
+             item->name);
     TD_TRY(owners > 1 ? cut_share(p, t, has) : TD_OK);
     return has[p->rank] ? td_parameter_draw(t) : cut_away(t);
 }

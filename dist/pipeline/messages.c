@@ -195,12 +195,10 @@ td_status td_pipe_send(td_pipe *p, td_action a, td_tensor *y)
         TD_TRY(td_send_named(p->group, c->shape_out, to, td_pipe_name(shape_of(message)).text,
                              &c->tells));
     }
-    if (!has_shape(c->shape_out, y)) {
-        return td_fail(TD_E_MISMATCH,
-                       "td_pipeline: the result of stage %d is %s for micro-batch %d, of another "
-                       "shape than before: all micro-batches of a step must have one shape",
-                       td_pipe_stage(p, a.chunk), td_describe(y), a.micro);
-    }
+    TD_CHECK(has_shape(c->shape_out, y), TD_E_MISMATCH,
+             "td_pipeline: the result of stage %d is %s for micro-batch %d, of another "
+             "shape than before: all micro-batches of a step must have one shape",
+             td_pipe_stage(p, a.chunk), td_describe(y), a.micro);
     TD_TRY(td_pipe_finish(&s->sends_out));
     td_copy_(s->out, y);
     return td_send_named(p->group, s->out, to, td_pipe_name(message).text, &s->sends_out);

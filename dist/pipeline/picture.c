@@ -48,9 +48,8 @@ static void picture_write(const td_plan *plan, const td_action *list, char *line
 td_status td_schedule_text(const char *schedule, int ranks, int micro, FILE *out)
 {
     td_plan plan;
-    if (ranks < 1 || ranks > 1024) {
-        return td_fail(TD_E_ARG, "td_schedule_text: %d ranks: 1 to 1024 are possible", ranks);
-    }
+    TD_CHECK(ranks >= 1 && ranks <= 1024, TD_E_ARG,
+             "td_schedule_text: %d ranks: 1 to 1024 are possible", ranks);
     TD_TRY(td_plan_read(schedule, ranks, micro, &plan));
     td_action *list = td_plan_all(&plan);
     double all = list != NULL ? td_plan_play(&plan, (double[]){ 1, 1, 1 }, list) : -1.0;

@@ -143,12 +143,10 @@ static td_status pipe_compare(const td_pipe *p)
     memcpy(all, mine, sizeof all);
     TD_TRY(td_all_reduce_numbers(p->group, all, NUMBERS));
     for (int i = 0; i < NUMBERS; i++) {
-        if (all[i] != mine[i] * p->plan.ranks) {
-            return td_fail(TD_E_MISMATCH,
-                           "td_pipeline: the ranks differ in schedule, .micro, .cut or model; this "
-                           "one has %d micro-batches, %d stages a rank and %d links",
-                           p->plan.micro, p->plan.chunks, p->link_count);
-        }
+        TD_CHECK(all[i] == mine[i] * p->plan.ranks, TD_E_MISMATCH,
+                 "td_pipeline: the ranks differ in schedule, .micro, .cut or model; this "
+                 "one has %d micro-batches, %d stages a rank and %d links",
+                 p->plan.micro, p->plan.chunks, p->link_count);
     }
     return TD_OK;
 }

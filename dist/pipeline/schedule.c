@@ -31,12 +31,10 @@ td_status td_plan_read(const char *text, int ranks, int micro, td_plan *plan)
     } else if (strcmp(text, "1f1b") != 0) {
         chunks = 0;
     }
-    if (chunks < 1 || chunks > 64) {
-        return td_fail(TD_E_ARG,
-                       "there is no schedule '%s': there are gpipe, 1f1b, zb, and interleaved:N "
-                       "with N stages a rank, at most 64",
-                       text);
-    }
+    TD_CHECK(chunks >= 1 && chunks <= 64, TD_E_ARG,
+             "there is no schedule '%s': there are gpipe, 1f1b, zb, and interleaved:N "
+             "with N stages a rank, at most 64",
+             text);
     plan->chunks = (int)chunks;
     return td_plan_check_micro(plan, micro);
 }
@@ -44,9 +42,8 @@ td_status td_plan_read(const char *text, int ranks, int micro, td_plan *plan)
 td_status td_plan_check_micro(const td_plan *plan, int micro)
 {
     int ranks = plan->ranks;
-    if (micro < 1 || micro > 9999) {
-        return td_fail(TD_E_ARG, "a step has %d micro-batches: 1 to 9999 are possible", micro);
-    }
+    TD_CHECK(micro >= 1 && micro <= 9999, TD_E_ARG,
+             "a step has %d micro-batches: 1 to 9999 are possible", micro);
     return plan->chunks == 1 || micro % ranks == 0
                ? TD_OK
                : td_fail(TD_E_ARG,

@@ -179,16 +179,14 @@ static td_status step_check(pipe_step *s)
                        (long long)rows, p->plan.micro);
     }
     bool whole = p->plan.chunks == 1 && p->ties.count == 0 && p->plan.kind != TD_PLAN_ZB;
-    if (s->ddp != NULL && s->ddp->reducer.always && !whole) {
-        return td_fail(TD_E_UNSUPPORTED,
-                       "td_pipeline_step: td_zero(2) and td_zero(3) over replicas (rep above 1), "
-                       "and with leaves, exchange gradients in each backward, before %s: take "
-                       "td_zero(1), or %s",
-                       p->ties.count > 0 ? "the other stage's part of a shared weight is there"
-                       : p->plan.kind == TD_PLAN_ZB ? "weights have theirs"
-                                                    : "the rank's other stages have run",
-                       p->ties.count > 0 ? "a model without shared weights" : "1f1b");
-    }
+    TD_CHECK(s->ddp == NULL || !s->ddp->reducer.always || whole, TD_E_UNSUPPORTED,
+             "td_pipeline_step: td_zero(2) and td_zero(3) over replicas (rep above 1), "
+             "and with leaves, exchange gradients in each backward, before %s: take "
+             "td_zero(1), or %s",
+             p->ties.count > 0            ? "the other stage's part of a shared weight is there"
+             : p->plan.kind == TD_PLAN_ZB ? "weights have theirs"
+                                          : "the rank's other stages have run",
+             p->ties.count > 0 ? "a model without shared weights" : "1f1b");
     if (!td_shape_equal(td_shape_of(o->x), p->batch)) {
         for (int c = 0; c < p->plan.chunks && p->chunks != NULL; c++) {
             p->chunks[c].knows_in = p->chunks[c].knows_out = false;

@@ -185,9 +185,7 @@ static td_status open_optimizer(td_sharding *sh, const td_params_peers *peers)
     int64_t whole = sh->ranks * (GRAIN / (int64_t)td_dtype_size(flat->dtype));
     int64_t length = (td_numel(flat) + whole - 1) / whole * whole;
     sh->units = calloc(1, sizeof *sh->units);
-    if (sh->units == NULL) {
-        return td_fail(TD_E_NOMEM, "td_ddp: no memory to shard an optimizer");
-    }
+    TD_CHECK(sh->units != NULL, TD_E_NOMEM, "td_ddp: no memory to shard an optimizer");
     *sh->units = (td_shard_unit){ .sharding = sh, .count = length };
     sh->count = 1;
     TD_TRY(td_ddp_move_memory(s, true, length));
@@ -251,14 +249,11 @@ static td_status open_units(td_sharding *sh, td_params_peers *peers)
     td_ddp_state *s = sh->ddp;
     const char *offload = sh->options.offload;
     bool cpu = sh->device.type == TD_DEVICE_CPU;
-    if (sh->options.wire != NULL && td_params_flat(s->params)->dtype != TD_F32) {
-        return td_fail(TD_E_UNSUPPORTED, "td_zero: .wire bf16 is for f32 models");
-    }
-    if (offload != NULL && cpu && strcmp(offload, "cpu") == 0) {
-        return td_fail(TD_E_UNSUPPORTED,
-                       "td_zero: .offload 'cpu' is for models on GPUs, and this one is on the CPU: "
-                       "give a folder, whose files its windows become, or leave .offload out");
-    }
+    TD_CHECK(sh->options.wire == NULL || td_params_flat(s->params)->dtype == TD_F32,
+             TD_E_UNSUPPORTED, "td_zero: .wire bf16 is for f32 models");
+    TD_CHECK(offload == NULL || !cpu || strcmp(offload, "cpu") != 0, TD_E_UNSUPPORTED,
+             "td_zero: .offload 'cpu' is for models on GPUs, and this one is on the CPU: "
+             "give a folder, whose files its windows become, or leave .offload out");
     peers->memory = offload != NULL ? window_memory : NULL;
     peers->own_grads = true;
     peers->own_values = sh->options.stage == TD_SHARD_PARAMETERS;
@@ -341,9 +336,7 @@ static td_status zero_open(const td_strategy *self, td_ddp_state *s)
         return td_ddp_move_memory(s, false, td_numel(td_params_flat(s->params)));
     }
     td_sharding *sh = calloc(1, sizeof *sh);
-    if (sh == NULL) {
-        return td_fail(TD_E_NOMEM, "td_ddp: no memory to shard a model");
-    }
+    TD_CHECK(sh != NULL, TD_E_NOMEM, "td_ddp: no memory to shard a model");
     *sh = (td_sharding){ .part = { .on = shard_on, .free = free_sharding },
                          .ddp = s,
                          .options = *o,

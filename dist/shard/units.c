@@ -103,9 +103,8 @@ static td_status shard_find(search *all)
     td_module_each(model, count_module, &modules);
     all->units = calloc((size_t)modules, sizeof *all->units);
     all->params = calloc((size_t)all->sh->ddp->count, sizeof *all->params);
-    if (all->units == NULL || all->params == NULL) {
-        return td_fail(TD_E_NOMEM, "td_ddp: no memory to find units");
-    }
+    TD_CHECK(all->units != NULL && all->params != NULL, TD_E_NOMEM,
+             "td_ddp: no memory to find units");
     for (int i = 0; i < all->sh->ddp->count; i++) {
         all->params[i].unit = NOBODY;
     }

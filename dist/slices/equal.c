@@ -32,12 +32,10 @@ static td_status equal_verdict(const td_slices *s, const td_state_list *list, co
 {
     const int64_t *hashes = (const int64_t *)td_ptr(all);
     for (int64_t i = 0; i < (int64_t)s->slicing.ranks * list->count; i++) {
-        if (hashes[i] != hashes[i % list->count]) {
-            return td_fail(TD_E_MISMATCH,
-                           "'%s' differs between the ranks of the slices: rank %d of them has "
-                           "other bits than rank 0 (were all ranks seeded alike?)",
-                           list->items[i % list->count].name, (int)(i / list->count));
-        }
+        TD_CHECK(hashes[i] == hashes[i % list->count], TD_E_MISMATCH,
+                 "'%s' differs between the ranks of the slices: rank %d of them has "
+                 "other bits than rank 0 (were all ranks seeded alike?)",
+                 list->items[i % list->count].name, (int)(i / list->count));
     }
     return TD_OK;
 }

@@ -123,9 +123,7 @@ static td_status slices_cut(td_slices *s, td_tensor *t, const td_cut *cut)
     td_shape shape = td_shape_of(t);
     shape.dim[cut->dim] /= s->slicing.ranks;
     td_tensor *own = td_parameter_like(t, shape);
-    if (own == NULL) {
-        return td_fail(TD_E_NOMEM, "no memory to cut %s", td_label(t));
-    }
+    TD_CHECK(own != NULL, TD_E_NOMEM, "no memory to cut %s", td_label(t));
     td_cut_copy(&s->slicing, cut, s->slicing.rank, t, own, false);
     td_parameter_exchange(t, own, td_is_leaf(t));
     return TD_OK;
@@ -172,9 +170,7 @@ static td_status slices_surround(slices_plan *p, td_module *m, const td_tp_rule 
                                         [TD_TP_VOCAB] = td_slices_vocabulary,
                                         [TD_TP_SEQUENCE] = td_slices_sequence };
     td_sliced *sliced = calloc(1, sizeof *sliced);
-    if (sliced == NULL) {
-        return td_fail(TD_E_NOMEM, "no memory to cut '%s'", td_node_of(m)->label);
-    }
+    TD_CHECK(sliced != NULL, TD_E_NOMEM, "no memory to cut '%s'", td_node_of(m)->label);
     *sliced = (td_sliced){ .slices = p->slices, .rows = rows };
     bool cuts = rule != NULL && rule->style != TD_TP_SEQUENCE;
     if (cuts) {

@@ -319,10 +319,7 @@ static void sync_free(void *user)
 static sync_norm *sync_new(td_group *group, int64_t channels)
 {
     sync_norm *sync = calloc(1, sizeof *sync);
-    if (sync == NULL) {
-        td_fail(TD_E_NOMEM, "no memory for SyncBatchNorm");
-        return NULL;
-    }
+    TD_CHECK_NULL(sync != NULL, TD_E_NOMEM, "no memory for SyncBatchNorm");
     int64_t size = td_group_size(group), count = 1 + 2 * channels;
     sync->group = group;
     sync->mine = td_zeros(TD_SHAPE(count), TD_F64, TD_CPU);

@@ -342,10 +342,8 @@ static td_status join_parts(bool last)
         free(path);
     }
     fputs(TAIL, whole);
-    if (ferror(whole) | (fclose(whole) != 0)) {
-        return td_fail(TD_E_IO, "the trace '%s' could not be written: %s", trace.path,
-                       strerror(errno));
-    }
+    TD_CHECK(!ferror(whole) | (fclose(whole) != 0), TD_E_IO,
+             "the trace '%s' could not be written: %s", trace.path, strerror(errno));
     return TD_OK;
 }
 

@@ -35,10 +35,7 @@ td_optim *td_optim_new(const td_optim_kind *kind, td_params *params, double lr,
                "precision is bf16 (td_set_math)",
                kind->name, td_dtype_name(dtype));
     td_optim *o = calloc(1, sizeof *o);
-    if (o == NULL) {
-        td_fail(TD_E_NOMEM, "no memory for an optimizer");
-        return NULL;
-    }
+    TD_CHECK_NULL(o != NULL, TD_E_NOMEM, "no memory for an optimizer");
     o->kind = kind;
     o->params = params;
     o->lr = lr;
@@ -250,9 +247,7 @@ int td_optim_group(td_optim *optim, bool (*belongs)(const td_param *param, void 
 {
     size_t count = (size_t)optim->group_count + 1;
     td_optim_group_settings *groups = realloc(optim->groups, count * sizeof *groups);
-    if (groups == NULL) {
-        return td_fail(TD_E_NOMEM, "no memory for one more parameter group");
-    }
+    TD_CHECK(groups != NULL, TD_E_NOMEM, "no memory for one more parameter group");
     optim->groups = groups;
     groups[optim->group_count] = groups[0];
     groups[optim->group_count].lr_scale = lr_scale;

@@ -74,9 +74,7 @@ static void close_part(train_run *r)
 
 td_status train_check_evaluation(const train_run *r, const td_evaluation *e)
 {
-    if (e->seen == 0) {
-        return td_fail(TD_E_ARG, "no %s was tested", r->task->tokens ? "token" : "image");
-    }
+    TD_CHECK(e->seen != 0, TD_E_ARG, "no %s was tested", r->task->tokens ? "token" : "image");
     return isfinite(e->loss)
                ? TD_OK
                : td_fail(TD_E_ARG,

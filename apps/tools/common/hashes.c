@@ -38,9 +38,7 @@ static td_status hashes_fail(const hashes *h)
 td_status hashes_open(const char *dir, int64_t done, hashes **out)
 {
     hashes *h = *out = calloc(1, sizeof *h);
-    if (h == NULL) {
-        return td_fail(TD_E_NOMEM, "no memory for hashes");
-    }
+    TD_CHECK(h != NULL, TD_E_NOMEM, "no memory for hashes");
     TD_TRY(td_make_folders(dir));
     hashes_path(dir, td_dist_rank(), h->path);
     long kept = log_kept_bytes(h->path, done);

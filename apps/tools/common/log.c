@@ -181,9 +181,7 @@ td_status metrics_open(const char *dir, const char *const *names, int count, int
 {
     TD_TRY(td_make_folders(dir));
     metrics *m = calloc(1, sizeof(*m));
-    if (m == NULL) {
-        return td_fail(TD_E_NOMEM, "no memory for the metrics");
-    }
+    TD_CHECK(m != NULL, TD_E_NOMEM, "no memory for the metrics");
     m->names = names;
     m->count = count;
     snprintf(m->path, sizeof(m->path), "%s/metrics.csv", dir);
@@ -241,22 +239,18 @@ td_status check_can_save(const char *path)
     if (path == NULL) {
         return TD_OK;
     }
-    if (snprintf(folder, sizeof(folder), "%s", path) >= (int)sizeof(folder)) {
-        return td_fail(TD_E_ARG, "the file's name is too long: %s", path);
-    }
+    TD_CHECK(snprintf(folder, sizeof(folder), "%s", path) < (int)sizeof(folder), TD_E_ARG,
+             "the file's name is too long: %s", path);
     char *slash = strrchr(folder, '/');
     if (slash == NULL) {
         snprintf(folder, sizeof(folder), ".");
     } else {
         slash[slash == folder] = '\0'; /* "/file" lies in "/" */
     }
-    if (access(folder, W_OK | X_OK) != 0) {
-        return td_fail(TD_E_IO, "%s cannot be written: the folder %s: %s", path, folder,
-                       strerror(errno));
-    }
+    TD_CHECK(access(folder, W_OK | X_OK) == 0, TD_E_IO, "%s cannot be written: the folder %s: %s",
+             path, folder, strerror(errno));
     struct stat info;
-    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) {
-        return td_fail(TD_E_IO, "%s cannot be written: that is a folder", path);
-    }
+    TD_CHECK(stat(path, &info) != 0 || !S_ISDIR(info.st_mode), TD_E_IO,
+             "%s cannot be written: that is a folder", path);
     return TD_OK;
 }

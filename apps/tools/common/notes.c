@@ -67,9 +67,8 @@ static td_status join_names(const td_dataset *data, char **text)
     for (int i = 0; out != NULL && i < data->classes; i++) {
         fprintf(out, "%s%s", i > 0 ? "\n" : "", data->class_names[i]);
     }
-    if (out == NULL || fclose(out) != 0) {
-        return td_fail(TD_E_NOMEM, "no memory for the names of %d classes", data->classes);
-    }
+    TD_CHECK(out != NULL && fclose(out) == 0, TD_E_NOMEM, "no memory for the names of %d classes",
+             data->classes);
     td_class_names names;
     TD_TRY(td_class_names_parse("the data's classes", *text, size, false, &names));
     td_class_names_free(&names);

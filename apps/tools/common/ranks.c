@@ -36,9 +36,7 @@ td_status ranks_agree(const char *what, const char *text)
     /* Below 2^32, so that sums are exact. */
     double hash = (uint32_t)td_hash_text(TD_HASH_BEGIN, text), sum = hash;
     TD_TRY(ranks_sum(&sum, 1));
-    if (sum != hash * td_dist_world_size()) {
-        return td_fail(TD_E_MISMATCH, "the ranks have different %s: rank %d has '%s'", what,
-                       td_dist_rank(), text);
-    }
+    TD_CHECK(sum == hash * td_dist_world_size(), TD_E_MISMATCH,
+             "the ranks have different %s: rank %d has '%s'", what, td_dist_rank(), text);
     return TD_OK;
 }

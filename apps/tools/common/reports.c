@@ -20,12 +20,10 @@ static td_status read_limits(const char *text, td_profile_options *limits)
     char *comma, *end = NULL;
     double gflops = td_strtod(text, &comma),
            gbytes = *comma == ',' ? td_strtod(comma + 1, &end) : 0;
-    if (end == NULL || *end != '\0' || !(gflops > 0 && gbytes > 0)) {
-        return td_fail(TD_E_ARG,
-                       "--profile-limits '%s': give two numbers, as in 430,28: GFLOP/s in f32, and "
-                       "GB/s of memory",
-                       text);
-    }
+    TD_CHECK(end != NULL && *end == '\0' && gflops > 0 && gbytes > 0, TD_E_ARG,
+             "--profile-limits '%s': give two numbers, as in 430,28: GFLOP/s in f32, and "
+             "GB/s of memory",
+             text);
     limits->flops_f32 = 1e9 * gflops;
     limits->flops_f64 = 0.5e9 * gflops;
     limits->bytes = 1e9 * gbytes;

@@ -65,15 +65,12 @@ td_status train_check_cut(const train_run *r)
         return td_fail(TD_E_ARG, "--micro and --slices are for processes; one is enough (--spawn "
                                  "1, or tdrun --nproc-per-node 1)");
     }
-    if (a->ranks.leaves > 0 && a->ranks.micro > 0) {
-        return td_fail(TD_E_ARG,
-                       "--leaves, and --micro: leaves are the micro-batches of a pipeline");
-    }
+    TD_CHECK(a->ranks.leaves <= 0 || a->ranks.micro <= 0, TD_E_ARG,
+             "--leaves, and --micro: leaves are the micro-batches of a pipeline");
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
-        if (train_is_cut(r) && refused[i].given) {
-            return td_fail(TD_E_UNSUPPORTED, "%s does not work with a model in %s yet",
-                           refused[i].what, stages ? "stages" : "slices");
-        }
+        TD_CHECK(!train_is_cut(r) || !refused[i].given, TD_E_UNSUPPORTED,
+                 "%s does not work with a model in %s yet", refused[i].what,
+                 stages ? "stages" : "slices");
     }
     return TD_OK;
 }

@@ -14,12 +14,10 @@ td_status train_hash_open(train_run *r)
     if (r->args.files.hash_every == 0) {
         return TD_OK;
     }
-    if (r->args.files.log_dir == NULL || r->args.compute.graph) {
-        return td_fail(TD_E_ARG,
-                       "--hash-every writes into the folder of --log-dir: give that, and not %s, "
-                       "whose steps run unseen",
-                       r->args.words.graph);
-    }
+    TD_CHECK(r->args.files.log_dir != NULL && !r->args.compute.graph, TD_E_ARG,
+             "--hash-every writes into the folder of --log-dir: give that, and not %s, "
+             "whose steps run unseen",
+             r->args.words.graph);
     return hashes_open(r->args.files.log_dir, steps_before(r, r->state.batch), &r->log.hashes);
 }
 

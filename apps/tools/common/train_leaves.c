@@ -23,27 +23,22 @@ td_status train_check_leaves(const train_run *r)
     if (r->args.ranks.leaves == 0) {
         return TD_OK;
     }
-    if (!td_dist_is_initialized()) {
-        return td_fail(TD_E_ARG, "--leaves is for processes; one is enough (--spawn 1, or tdrun "
-                                 "--nproc-per-node 1)");
-    }
-    if (r->args.compute.graph) {
-        return td_fail(TD_E_ARG, "--leaves, and --graph: the gradients of leaves are written to "
-                                 "other memory in turn, which no graph can record");
-    }
-    if (r->args.recipe.accumulate > 1) {
-        return td_fail(TD_E_ARG,
-                       "--leaves, and a step of %" PRId64 " batches: leaves are the batches of a "
-                       "step; give more leaves instead",
-                       r->args.recipe.accumulate);
-    }
-    if (train_has_stages(r) && r->ranks.zero.stage >= TD_SHARD_GRADIENTS &&
-        r->args.ranks.leaves % td_mesh_size(r->ranks.mesh, "rep+dp") != 0) {
-        return td_fail(TD_E_ARG,
-                       "--leaves %" PRId64 ", stages, and --shard gradients or parameters: %d "
-                       "processes along dp do not divide the leaves",
-                       r->args.ranks.leaves, td_mesh_size(r->ranks.mesh, "rep+dp"));
-    }
+    TD_CHECK(td_dist_is_initialized(), TD_E_ARG,
+             "--leaves is for processes; one is enough (--spawn 1, or tdrun "
+             "--nproc-per-node 1)");
+    TD_CHECK(!r->args.compute.graph, TD_E_ARG,
+             "--leaves, and --graph: the gradients of leaves are written to "
+             "other memory in turn, which no graph can record");
+    TD_CHECK(r->args.recipe.accumulate <= 1, TD_E_ARG,
+             "--leaves, and a step of %" PRId64 " batches: leaves are the batches of a "
+             "step; give more leaves instead",
+             r->args.recipe.accumulate);
+    TD_CHECK(!train_has_stages(r) || r->ranks.zero.stage < TD_SHARD_GRADIENTS ||
+                 r->args.ranks.leaves % td_mesh_size(r->ranks.mesh, "rep+dp") == 0,
+             TD_E_ARG,
+             "--leaves %" PRId64 ", stages, and --shard gradients or parameters: %d "
+             "processes along dp do not divide the leaves",
+             r->args.ranks.leaves, td_mesh_size(r->ranks.mesh, "rep+dp"));
     return !hook ? TD_OK
                  : td_fail(TD_E_ARG,
                            "--leaves, and --comm-hook %s, which rounds what a process "

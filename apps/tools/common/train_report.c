@@ -48,10 +48,9 @@ td_status train_report_begin(train_run *r)
                    : td_fail(TD_E_ARG, "--report-live: give --report FILE, too: what the page is "
                                        "made of goes into its folder");
     }
-    if (f->trace != NULL) {
-        return td_fail(TD_E_ARG, "--report writes a trace itself, into --log-dir: give one of "
-                                 "--report and --trace");
-    }
+    TD_CHECK(f->trace == NULL, TD_E_ARG,
+             "--report writes a trace itself, into --log-dir: give one of "
+             "--report and --trace");
     if (f->log_dir == NULL) { /* "out.html": "out". Others get an ending: no file is a folder */
         size_t size = strlen(f->report);
         bool html = size > 5 && strcmp(f->report + size - 5, ".html") == 0;
@@ -60,9 +59,8 @@ td_status train_report_begin(train_run *r)
         f->log_dir = f->report_folder;
     }
     int length = snprintf(f->report_trace, sizeof f->report_trace, "%s/trace.json", f->log_dir);
-    if (length >= (int)sizeof f->report_trace || strlen(f->report) >= sizeof f->report_folder) {
-        return td_fail(TD_E_ARG, "--report %s: the name is too long", f->report);
-    }
+    TD_CHECK(length < (int)sizeof f->report_trace && strlen(f->report) < sizeof f->report_folder,
+             TD_E_ARG, "--report %s: the name is too long", f->report);
     f->trace = f->report_trace;
     TD_TRY(td_make_folders(f->log_dir));
     TD_TRY(check_can_save(f->report));

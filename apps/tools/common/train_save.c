@@ -193,13 +193,10 @@ td_status train_save_interrupted(train_run *r)
 static td_status read_note(const char *path, const char *key, char *text, size_t size)
 {
     td_status status = td_checkpoint_metadata(path, key, text, size);
-    if (status == TD_E_NOTFOUND && access(path, F_OK) == 0) {
-        return td_fail(
-            status,
-            "%s is no checkpoint of a training run: it has no '%s'; give one that a run of this "
-            "program has written",
-            path, key);
-    }
+    TD_CHECK(status != TD_E_NOTFOUND || access(path, F_OK) != 0, status,
+             "%s is no checkpoint of a training run: it has no '%s'; give one that a run of this "
+             "program has written",
+             path, key);
     return status;
 }
 
@@ -213,10 +210,9 @@ static td_status read_count(const char *path, const char *key, int64_t least, in
     char text[64], *end;
     TD_TRY(read_note(path, key, text, sizeof(text)));
     *value = strtoll(text, &end, 10);
-    if (end == text || *end != '\0' || *value < least || *value > most) {
-        return td_fail(TD_E_FORMAT, "%s: '%s' is '%s', not a number from %" PRId64 " to %" PRId64,
-                       path, key, text, least, most);
-    }
+    TD_CHECK(end != text && *end == '\0' && *value >= least && *value <= most, TD_E_FORMAT,
+             "%s: '%s' is '%s', not a number from %" PRId64 " to %" PRId64, path, key, text, least,
+             most);
     return TD_OK;
 }
 
@@ -225,10 +221,8 @@ static td_status read_real(const char *path, const char *key, double most, doubl
     char text[256], *end;
     TD_TRY(read_note(path, key, text, sizeof(text)));
     *value = td_strtod(text, &end);
-    if (end == text || *end != '\0' || !(fabs(*value) <= most)) {
-        return td_fail(TD_E_FORMAT, "%s: '%s' is '%s', not a number between %g and %g", path, key,
-                       text, -most, most);
-    }
+    TD_CHECK(end != text && *end == '\0' && fabs(*value) <= most, TD_E_FORMAT,
+             "%s: '%s' is '%s', not a number between %g and %g", path, key, text, -most, most);
     return TD_OK;
 }
 
@@ -288,10 +282,8 @@ td_status train_args_resume(train_args *args, const char *task)
     const char *path = args->files.resume;
     char trained[256];
     TD_TRY(read_note(path, "task", trained, sizeof(trained)));
-    if (strcmp(trained, task) != 0) {
-        return td_fail(TD_E_MISMATCH, "%s is a checkpoint of '%s'; this program trains '%s'", path,
-                       trained, task);
-    }
+    TD_CHECK(strcmp(trained, task) == 0, TD_E_MISMATCH,
+             "%s is a checkpoint of '%s'; this program trains '%s'", path, trained, task);
     for (int i = 0; i < args->option_count; i++) {
         if (args->options[i].resume != CLI_FORGET) {
             TD_TRY(restore_option(path, &args->options[i], args->texts[i]));
@@ -350,11 +342,9 @@ static td_status train_save_load(train_run *r, td_checkpoint_options checkpoint)
     const char *path = checkpoint.path;
     char data[256];
     TD_TRY(read_note(path, "data", data, sizeof(data)));
-    if (strcmp(data, r->data_name) != 0) {
-        return td_fail(TD_E_MISMATCH,
-                       "%s was trained on '%s', and these data are '%s': give the same %s", path,
-                       data, r->data_name, r->args.words.data);
-    }
+    TD_CHECK(strcmp(data, r->data_name) == 0, TD_E_MISMATCH,
+             "%s was trained on '%s', and these data are '%s': give the same %s", path, data,
+             r->data_name, r->args.words.data);
     int64_t world;
     TD_TRY(read_state(path, &r->state));
     TD_TRY(read_count(path, "world", 1, MOST_RANKS, &world));

@@ -11,9 +11,8 @@ static bool gpt_adapts(const gpt_run *g)
 td_status gpt_adapt(const gpt_run *g, td_module *gpt)
 {
     const gpt_lora *l = &g->lora;
-    if (gpt_adapts(g) && g->init == NULL) {
-        return td_fail(TD_E_ARG, "--lora and --adapter need --init FILE, the model to adapt");
-    }
+    TD_CHECK(!gpt_adapts(g) || g->init != NULL, TD_E_ARG,
+             "--lora and --adapter need --init FILE, the model to adapt");
     if (l->adapter != NULL) {
         return td_lora_load(l->adapter, gpt);
     }

@@ -107,10 +107,9 @@ static td_status gpt_open_data(train_run *r)
         r->args.data = "*/*.c";
         td_printf_rank0("*** No --data: the text is this project's own sources.\n");
     }
-    if (g->save_best != NULL && g->validation == NULL && g->val_fraction <= 0) {
-        return td_fail(TD_E_ARG, "--save-best needs a validation: --validation FILE, or a "
-                                 "--val-fraction above 0");
-    }
+    TD_CHECK(g->save_best == NULL || g->validation != NULL || g->val_fraction > 0, TD_E_ARG,
+             "--save-best needs a validation: --validation FILE, or a "
+             "--val-fraction above 0");
     TD_TRY(check_can_save(g->save_best));
     int64_t tokens = 0;
     TD_TRY(gpt_find_tokens(g, &tokens));
@@ -119,12 +118,10 @@ static td_status gpt_open_data(train_run *r)
         return TD_E_ARG; /* td_last_error has the reason */
     }
     td_gpt_options model = td_gpt_options_of(g->gpt);
-    if (tokens == BYTES && model.vocabulary != BYTES && g->vocabulary == 0) {
-        return td_fail(TD_E_MISMATCH,
-                       "the data are bytes, and the model has %" PRId64
-                       " tokens: make its tokens of the text first, by apps/tokenize",
-                       model.vocabulary);
-    }
+    TD_CHECK(tokens != BYTES || model.vocabulary == BYTES || g->vocabulary != 0, TD_E_MISMATCH,
+             "the data are bytes, and the model has %" PRId64
+             " tokens: make its tokens of the text first, by apps/tokenize",
+             model.vocabulary);
     TD_TRY(gpt_open_windows(g, model));
     r->train = g->train;
     r->tests.data = g->val;

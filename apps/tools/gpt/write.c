@@ -74,9 +74,8 @@ static td_status text_begin(text_writer *w, written_text *t, const char *prompt)
 {
     TD_TRY(td_tokenizer_encode(w->tokenizer, prompt, strlen(prompt), false, &t->tokens, &t->count));
     t->file = open_memstream(&t->text, &t->size);
-    if (t->file == NULL || fputs(prompt, t->file) == EOF || fflush(t->file) != 0) {
-        return td_fail(TD_E_NOMEM, "no memory for the text of a prompt");
-    }
+    TD_CHECK(t->file != NULL && fputs(prompt, t->file) != EOF && fflush(t->file) == 0, TD_E_NOMEM,
+             "no memory for the text of a prompt");
     t->begin = t->end = t->size;
     if (w->count == 1) {
         print_until(t, t->end);

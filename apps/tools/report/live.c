@@ -184,12 +184,12 @@ static td_status listen_on(int port, int *listener)
                                  .sin_addr = { htonl(INADDR_LOOPBACK) } };
     *listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     int yes = 1;
-    if (*listener < 0 || setsockopt(*listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) != 0 ||
-        bind(*listener, (struct sockaddr *)&place, sizeof place) != 0 ||
-        listen(*listener, 8) != 0) {
-        return td_fail(TD_E_IO, "no page can be served on port %d of 127.0.0.1: %s; give another",
-                       port, strerror(errno));
-    }
+    TD_CHECK(*listener >= 0 &&
+                 setsockopt(*listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) == 0 &&
+                 bind(*listener, (struct sockaddr *)&place, sizeof place) == 0 &&
+                 listen(*listener, 8) == 0,
+             TD_E_IO, "no page can be served on port %d of 127.0.0.1: %s; give another", port,
+             strerror(errno));
     return TD_OK;
 }
 
@@ -197,9 +197,7 @@ td_status report_live_open(int port, const char *folder, report_live **result)
 {
     *result = NULL;
     report_live *live = calloc(1, sizeof *live);
-    if (live == NULL) {
-        return td_fail(TD_E_NOMEM, "no memory for a server");
-    }
+    TD_CHECK(live != NULL, TD_E_NOMEM, "no memory for a server");
     *live = (report_live){ .listener = -1, .stop = { -1, -1 } };
     live->folder = strdup(folder);
     td_status status = listen_on(port, &live->listener);

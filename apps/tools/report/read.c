@@ -23,30 +23,24 @@ static td_status read_names(const char *path, char *line, report_table *t)
                            "metrics.csv of a training run",
                            path, MOST_COLUMNS);
         }
-        if (!td_add_text(&t->names, t->columns, cell)) {
-            return td_fail(TD_E_NOMEM, "no memory for %s", path);
-        }
+        TD_CHECK(td_add_text(&t->names, t->columns, cell), TD_E_NOMEM, "no memory for %s", path);
     }
     return TD_OK;
 }
 
 static td_status read_row(const char *path, char *line, report_table *t)
 {
-    if (!td_grow(&t->cells, t->rows, sizeof *t->cells * (size_t)t->columns)) {
-        return td_fail(TD_E_NOMEM, "no memory for %s", path);
-    }
+    TD_CHECK(td_grow(&t->cells, t->rows, sizeof *t->cells * (size_t)t->columns), TD_E_NOMEM,
+             "no memory for %s", path);
     int columns = 0;
     for (char *cell; (cell = strsep(&line, ",")) != NULL; columns++) {
         char *end = cell;
         double value = *cell != '\0' ? td_strtod(cell, &end) : NAN;
-        if (columns == 0 && !(fabs(value) <= REPORT_LARGEST && *end == '\0')) {
-            return td_fail(TD_E_FORMAT, "%s:%lld: '%.40s' is no number of a step", path,
-                           (long long)t->rows + 2, cell);
-        }
-        if (columns == t->columns || *end != '\0') {
-            return td_fail(TD_E_FORMAT, "%s:%lld: '%.40s' is no number of one of %d columns", path,
-                           (long long)t->rows + 2, cell, t->columns);
-        }
+        TD_CHECK(columns != 0 || fabs(value) <= REPORT_LARGEST && *end == '\0', TD_E_FORMAT,
+                 "%s:%lld: '%.40s' is no number of a step", path, (long long)t->rows + 2, cell);
+        TD_CHECK(columns != t->columns && *end == '\0', TD_E_FORMAT,
+                 "%s:%lld: '%.40s' is no number of one of %d columns", path, (long long)t->rows + 2,
+                 cell, t->columns);
         /* What is logged are floats: beyond them is infinite, and not drawn. */
         t->cells[t->rows * t->columns + columns] = fabs(value) > FLT_MAX ? INFINITY : value;
     }
@@ -147,9 +141,7 @@ td_status report_read(const char *path, report_run *run)
     char file[PATH_BYTES];
     const char *ending = strrchr(path, '.');
     *run = (report_run){ .path = path };
-    if (stat(path, &info) != 0) {
-        return td_fail(TD_E_IO, "%s cannot be read: %s", path, strerror(errno));
-    }
+    TD_CHECK(stat(path, &info) == 0, TD_E_IO, "%s cannot be read: %s", path, strerror(errno));
     if (!S_ISDIR(info.st_mode)) {
         return ending != NULL && strcmp(ending, ".csv") == 0 ? read_metrics(path, &run->metrics)
                                                              : report_read_trace(path, &run->trace);

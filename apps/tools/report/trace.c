@@ -38,9 +38,7 @@ static td_status find_name(reading *r, const char *text, int *name)
     if (t->name_count == MOST_NAMES) {
         return trace_is_wrong(r, "more than 32768 names");
     }
-    if (!td_add_text(&t->names, t->name_count, text)) {
-        return td_fail(TD_E_NOMEM, "no memory for %s", r->path);
-    }
+    TD_CHECK(td_add_text(&t->names, t->name_count, text), TD_E_NOMEM, "no memory for %s", r->path);
     *name = t->name_count++;
     entry = (ENTRY){ t->names[*name], (void *)(intptr_t)*name };
     (void)hsearch_r(entry, ENTER, &found, &r->numbers); /* there is room for twice as many */
@@ -107,9 +105,7 @@ static td_status add_event(reading *r, const cJSON *event)
                        .lane = kind == REPORT_MEMORY ? MEMORY_LANE : (int)lane,
                        .kind = kind };
     TD_TRY(find_name(r, name, &e.name));
-    if (!td_grow(&t->events, t->count, sizeof e)) {
-        return td_fail(TD_E_NOMEM, "no memory for %s", r->path);
-    }
+    TD_CHECK(td_grow(&t->events, t->count, sizeof e), TD_E_NOMEM, "no memory for %s", r->path);
     t->events[t->count++] = e;
     return TD_OK;
 }

@@ -88,18 +88,14 @@ static td_status check_batch(const classify_run *c)
     const settings *s = &c->s;
     int64_t side = (s->train.im_size + 31) / 32;
     int64_t ranks = s->model.syncbn ? td_dist_world_size() : 1;
-    if (s->model.syncbn && c->base.args.ranks.leaves > 0) {
-        return td_fail(TD_E_ARG,
-                       "--leaves, and MODEL.SYNCBN True, whose statistics are those of all "
-                       "samples at once: with MODEL.SYNCBN False they are a leaf's");
-    }
-    if (c->base.args.batch_size * side * side * ranks < 2) {
-        return td_fail(TD_E_ARG,
-                       "TRAIN.BATCH_SIZE 1 with images of TRAIN.IM_SIZE %" PRId64
-                       ": batch normalisation needs two values of a channel to have a "
-                       "variance; give batches of 2 or more",
-                       s->train.im_size);
-    }
+    TD_CHECK(!s->model.syncbn || c->base.args.ranks.leaves <= 0, TD_E_ARG,
+             "--leaves, and MODEL.SYNCBN True, whose statistics are those of all "
+             "samples at once: with MODEL.SYNCBN False they are a leaf's");
+    TD_CHECK(c->base.args.batch_size * side * side * ranks >= 2, TD_E_ARG,
+             "TRAIN.BATCH_SIZE 1 with images of TRAIN.IM_SIZE %" PRId64
+             ": batch normalisation needs two values of a channel to have a "
+             "variance; give batches of 2 or more",
+             s->train.im_size);
     return TD_OK;
 }
 
@@ -107,9 +103,8 @@ static td_status check_batch(const classify_run *c)
 static td_status draw_seed(classify_run *c)
 {
     uint32_t seed = 0;
-    if (ranks_first() && getrandom(&seed, sizeof seed, 0) != sizeof seed) {
-        return td_fail(TD_E_IO, "the system gives no random number; set RNG_SEED");
-    }
+    TD_CHECK(!ranks_first() || getrandom(&seed, sizeof seed, 0) == sizeof seed, TD_E_IO,
+             "the system gives no random number; set RNG_SEED");
     double shared = seed;
     TD_TRY(ranks_sum(&shared, 1));
     c->base.args.seed = (int64_t)shared;
@@ -128,12 +123,10 @@ static td_status find_resume(classify_run *c)
         return TD_OK;
     }
     classify_step_path(c, (int64_t)place[0], (int64_t)place[1], c->resume);
-    if (access(c->resume, R_OK) != 0) {
-        return td_fail(TD_E_NOTFOUND,
-                       "%s is seen by rank 0 and not here, by rank %d: OUT_DIR must "
-                       "be a folder that all hosts share",
-                       c->resume, td_dist_rank());
-    }
+    TD_CHECK(access(c->resume, R_OK) == 0, TD_E_NOTFOUND,
+             "%s is seen by rank 0 and not here, by rank %d: OUT_DIR must "
+             "be a folder that all hosts share",
+             c->resume, td_dist_rank());
     c->base.args.files.resume = c->resume;
     return TD_OK;
 }
@@ -294,12 +287,10 @@ td_status classify_load_weights(classify_run *c)
     if (key == NULL) {
         return TD_OK;
     }
-    if (strcmp(key, "MODEL.PRETRAINED") == 0 && access(path, R_OK) != 0) {
-        return td_fail(TD_E_NOTFOUND,
-                       "MODEL.PRETRAINED: there is no %s: save torchvision's weights there as "
-                       "safetensors, set $TANDEM_MODELS to where they are, or name a file by "
-                       "MODEL.WEIGHTS",
-                       path);
-    }
+    TD_CHECK(strcmp(key, "MODEL.PRETRAINED") != 0 || access(path, R_OK) == 0, TD_E_NOTFOUND,
+             "MODEL.PRETRAINED: there is no %s: save torchvision's weights there as "
+             "safetensors, set $TANDEM_MODELS to where they are, or name a file by "
+             "MODEL.WEIGHTS",
+             path);
     return load_file(c, key, path);
 }

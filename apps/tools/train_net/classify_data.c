@@ -154,12 +154,10 @@ static td_status check_count(const classify_run *c)
 {
     const td_dataset *data = c->train_data != NULL ? c->train_data : c->test_data;
     int64_t classes = c->s.model.num_classes;
-    if (data->classes > classes) {
-        return td_fail(TD_E_ARG,
-                       "the data have %d classes, and the model gets MODEL.NUM_CLASSES %" PRId64
-                       ": set it to %d",
-                       data->classes, classes, data->classes);
-    }
+    TD_CHECK(data->classes <= classes, TD_E_ARG,
+             "the data have %d classes, and the model gets MODEL.NUM_CLASSES %" PRId64
+             ": set it to %d",
+             data->classes, classes, data->classes);
     if (c->tests_only && c->known.count == 0 && data->classes < classes) {
         char there[TD_CLASS_LIST];
         return td_fail(TD_E_MISMATCH,

@@ -183,10 +183,8 @@ td_status config_set_scalar(train_args *keys, int i, const char *where, const ch
 td_status config_set(train_args *keys, const char *where, const char *key, const char *value)
 {
     int i = config_find(keys, key);
-    if (i < 0 && config_has_node(keys, key)) {
-        return td_fail(TD_E_FORMAT, "%s: %s is a node; name one of its keys: %s.KEY", where, key,
-                       key);
-    }
+    TD_CHECK(i >= 0 || !config_has_node(keys, key), TD_E_FORMAT,
+             "%s: %s is a node; name one of its keys: %s.KEY", where, key, key);
     return i < 0 ? config_unknown(keys, where, key)
                  : config_set_scalar(keys, i, where, value, false);
 }

@@ -61,9 +61,8 @@ static td_status yaml_read_list(reader *r, int i, const yaml_node_t *list)
     const cli_option *key = &r->keys->options[i];
     char text[CLI_TEXT_BYTES] = "[";
     size_t used = 1;
-    if (key->kind != CLI_REALS) {
-        return td_fail(TD_E_FORMAT, "%s: %s takes one value, not a list", r->where, key->name);
-    }
+    TD_CHECK(key->kind == CLI_REALS, TD_E_FORMAT, "%s: %s takes one value, not a list", r->where,
+             key->name);
     for (const int *item = list->data.sequence.items.start; item < list->data.sequence.items.top;
          item++) {
         const yaml_node_t *node = look_at(r, *item);
@@ -74,9 +73,8 @@ static td_status yaml_read_list(reader *r, int i, const yaml_node_t *list)
         }
         used +=
             (size_t)snprintf(text + used, sizeof text - used, "%s%s", used > 1 ? "," : "", number);
-        if (used + 1 >= sizeof text) {
-            return td_fail(TD_E_FORMAT, "%s: %s: its list is too long", r->where, key->name);
-        }
+        TD_CHECK(used + 1 < sizeof text, TD_E_FORMAT, "%s: %s: its list is too long", r->where,
+                 key->name);
     }
     text[used] = ']';
     return config_set_scalar(r->keys, i, r->where, text, false);
@@ -85,18 +83,15 @@ static td_status yaml_read_list(reader *r, int i, const yaml_node_t *list)
 static td_status yaml_read_value(reader *r, int i, const yaml_node_t *node)
 {
     const cli_option *key = &r->keys->options[i];
-    if (r->given[i] != 0) {
-        return td_fail(TD_E_FORMAT, "%s: %s is given a second time; the first is on line %lld",
-                       r->where, key->name, (long long)r->given[i]);
-    }
+    TD_CHECK(r->given[i] == 0, TD_E_FORMAT,
+             "%s: %s is given a second time; the first is on line %lld", r->where, key->name,
+             (long long)r->given[i]);
     r->given[i] = (int64_t)node->start_mark.line + 1;
     if (node->type == YAML_SEQUENCE_NODE) {
         return yaml_read_list(r, i, node);
     }
-    if (node->type != YAML_SCALAR_NODE) {
-        return td_fail(TD_E_FORMAT, "%s: %s takes a value, and has no keys below it", r->where,
-                       key->name);
-    }
+    TD_CHECK(node->type == YAML_SCALAR_NODE, TD_E_FORMAT,
+             "%s: %s takes a value, and has no keys below it", r->where, key->name);
     const char *text;
     TD_TRY(text_of(r, node, &text));
     bool quoted = node->data.scalar.style != YAML_PLAIN_SCALAR_STYLE;
@@ -177,14 +172,10 @@ static td_status read_stream(reader *r, yaml_parser_t *parser)
 
 td_status config_parse(train_args *keys, const char *name, const void *bytes, size_t size)
 {
-    if (size > CONFIG_MOST_BYTES) {
-        return td_fail(TD_E_FORMAT, "%s: %zu bytes; a configuration has at most %d", name, size,
-                       CONFIG_MOST_BYTES);
-    }
+    TD_CHECK(size <= CONFIG_MOST_BYTES, TD_E_FORMAT,
+             "%s: %zu bytes; a configuration has at most %d", name, size, CONFIG_MOST_BYTES);
     yaml_parser_t parser;
-    if (!yaml_parser_initialize(&parser)) {
-        return td_fail(TD_E_NOMEM, "%s: no memory to read it", name);
-    }
+    TD_CHECK(yaml_parser_initialize(&parser), TD_E_NOMEM, "%s: no memory to read it", name);
     yaml_parser_set_input_string(&parser, bytes, size);
     reader r = { .keys = keys, .name = name };
     td_status status = read_stream(&r, &parser);

@@ -48,9 +48,7 @@ static const td_dataset_vtable vtable = { "noise", fetch, free_noise };
 td_status noise_open(int64_t length, int64_t size, int classes, td_dataset **dataset)
 {
     noise *n = calloc(1, sizeof *n);
-    if (n == NULL) {
-        return td_fail(TD_E_NOMEM, "no memory for a table of noise");
-    }
+    TD_CHECK(n != NULL, TD_E_NOMEM, "no memory for a table of noise");
     n->base = (td_dataset){ .vtable = &vtable,
                             .length = length,
                             .sample_shape = TD_SHAPE(3, size, size),

@@ -73,10 +73,7 @@ bool td_device_can_use_nccl(int local_rank)
 static candidate *gather_candidates(td_group *group, const candidate *mine)
 {
     candidate *all = calloc((size_t)group->size, sizeof *all);
-    if (all == NULL) {
-        td_fail(TD_E_NOMEM, "no memory to choose an engine");
-        return NULL;
-    }
+    TD_CHECK_NULL(all != NULL, TD_E_NOMEM, "no memory to choose an engine");
     td_collective c = { .kind = TD_COLLECTIVE_ALL_GATHER,
                         .dtype = TD_U8,
                         .in = mine,
@@ -110,17 +107,13 @@ static td_status check_wishes(const candidate *all, int size)
 {
     for (int r = 0; r < size; r++) {
         const char *wish = all[r].wish;
-        if (wish[0] != '\0' && strcmp(wish, "nccl") != 0 && strcmp(wish, "staged") != 0) {
-            return td_fail(TD_E_ARG,
-                           "rank %d: there is no engine '%s' for GPUs; there are nccl and staged",
-                           r, wish);
-        }
-        if (strcmp(wish, all[0].wish) != 0) {
-            return td_fail(TD_E_UNSUPPORTED,
-                           "for GPUs rank 0 wants engine '%s' and rank %d '%s': all must want the "
-                           "same ('': the best)",
-                           all[0].wish, r, wish);
-        }
+        TD_CHECK(wish[0] == '\0' || strcmp(wish, "nccl") == 0 || strcmp(wish, "staged") == 0,
+                 TD_E_ARG, "rank %d: there is no engine '%s' for GPUs; there are nccl and staged",
+                 r, wish);
+        TD_CHECK(strcmp(wish, all[0].wish) == 0, TD_E_UNSUPPORTED,
+                 "for GPUs rank 0 wants engine '%s' and rank %d '%s': all must want the "
+                 "same ('': the best)",
+                 all[0].wish, r, wish);
     }
     return TD_OK;
 }

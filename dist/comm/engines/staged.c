@@ -55,10 +55,9 @@ td_status td_staged_submit(td_group *group, const td_collective *c, td_device de
     size_t in = piece * (size_t)td_pieces_given(c, group->rank, group->size);
     size_t out = piece * (size_t)td_pieces_taken(c, group->rank, group->size);
     td_host_copy *staged = staged_take(group, in + out + 1);
-    if (staged == NULL) {
-        return td_fail(TD_E_NOMEM, "no memory on the host for a collective of %zu bytes on %s",
-                       in > out ? in : out, td_device_name(device));
-    }
+    TD_CHECK(staged != NULL, TD_E_NOMEM,
+             "no memory on the host for a collective of %zu bytes on %s", in > out ? in : out,
+             td_device_name(device));
     staged->device = device;
     staged->target = c->out;
     staged->bytes = out;

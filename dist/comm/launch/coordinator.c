@@ -257,10 +257,7 @@ void td_coordinator_look(td_coordinator *c)
 td_coordinator *td_coordinator_new(const td_launch_options *options, td_store *store)
 {
     td_coordinator *c = calloc(1, sizeof(td_coordinator));
-    if (c == NULL) {
-        td_fail(TD_E_NOMEM, "no memory for the coordinator");
-        return NULL;
-    }
+    TD_CHECK_NULL(c != NULL, TD_E_NOMEM, "no memory for the coordinator");
     c->options = options;
     c->store = store;
     c->now = c->looked = td_clock();

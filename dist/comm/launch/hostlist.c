@@ -15,11 +15,10 @@ td_status td_hostlist_first(const char *text, char host[TD_HOST_BYTES])
         at += range;
         size_t width = range ? strspn(at, "0123456789") : 1;
         const char *end = range ? strchr(at, ']') : at;
-        if (width == 0 || end == NULL || *at == ']' || isspace((unsigned char)*at) ||
-            length + width >= TD_HOST_BYTES) {
-            return td_fail(TD_E_ARG, "host list '%.200s' cannot be read at character %d", text,
-                           (int)(at - text) + 1);
-        }
+        TD_CHECK(width != 0 && end != NULL && *at != ']' && !isspace((unsigned char)*at) &&
+                     length + width < TD_HOST_BYTES,
+                 TD_E_ARG, "host list '%.200s' cannot be read at character %d", text,
+                 (int)(at - text) + 1);
         memcpy(host + length, at, width);
         length += width;
         at = end + 1;

@@ -119,9 +119,7 @@ static void *stream_main(void *argument)
 td_status td_output_start(td_output **output)
 {
     *output = calloc(1, sizeof(td_output));
-    if (*output == NULL) {
-        return td_fail(TD_E_NOMEM, "no memory for the workers' output");
-    }
+    TD_CHECK(*output != NULL, TD_E_NOMEM, "no memory for the workers' output");
     pthread_mutex_init(&(*output)->lock, NULL);
     td_condition_init(&(*output)->fewer);
     return TD_OK;

@@ -139,9 +139,7 @@ _Noreturn static void guard_main(int pipe, const td_children *workers, const cha
 td_status td_guard_start(td_guard *guard, const td_children *workers, const char *folder)
 {
     int ends[2];
-    if (pipe2(ends, O_CLOEXEC) != 0) {
-        return td_fail(TD_E_IO, "no pipe: %s", strerror(errno));
-    }
+    TD_CHECK(pipe2(ends, O_CLOEXEC) == 0, TD_E_IO, "no pipe: %s", strerror(errno));
     pid_t pid = fork();
     if (pid == 0) {
         close(ends[1]);

@@ -65,12 +65,10 @@ static td_status check_no_threads(void)
         td_sleep(0.001);
         threads = count_threads();
     }
-    if (threads > OWN_THREADS) {
-        return td_fail(TD_E_ARG,
-                       "td_spawn: this process has %d threads already, and a fork would break them "
-                       "in the children; call td_spawn before the first step, loader or init",
-                       threads);
-    }
+    TD_CHECK(threads <= OWN_THREADS, TD_E_ARG,
+             "td_spawn: this process has %d threads already, and a fork would break them "
+             "in the children; call td_spawn before the first step, loader or init",
+             threads);
     return TD_OK;
 }
 
@@ -160,10 +158,8 @@ static td_status start_all(spawning *s)
         if (pid == 0) {
             child_main(s, rank, run_id);
         }
-        if (pid < 0) {
-            return td_fail(TD_E_NOMEM, "td_spawn: cannot start rank %d of %d: %s", rank, s->count,
-                           strerror(errno));
-        }
+        TD_CHECK(pid >= 0, TD_E_NOMEM, "td_spawn: cannot start rank %d of %d: %s", rank, s->count,
+                 strerror(errno));
     }
     return TD_OK;
 }
@@ -218,10 +214,8 @@ td_status td_spawn_at(td_spawn_options options, td_site at)
     int nprocs = options.nprocs, nothing;
     int *stopped_by = options.stopped_by != NULL ? options.stopped_by : &nothing;
     *stopped_by = 0;
-    if (nprocs < 1 || nprocs > MAX_PROCESSES) {
-        return td_fail(TD_E_ARG, "td_spawn: %d processes; 1 to %d are possible", nprocs,
-                       MAX_PROCESSES);
-    }
+    TD_CHECK(nprocs >= 1 && nprocs <= MAX_PROCESSES, TD_E_ARG,
+             "td_spawn: %d processes; 1 to %d are possible", nprocs, MAX_PROCESSES);
     TD_TRY(check_no_threads());
     spawning s = {
         .fn = options.fn, .arg = options.arg, .log_dir = options.log_dir, .count = nprocs

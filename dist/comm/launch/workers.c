@@ -43,9 +43,7 @@ static td_status workers_prepare(td_workers *w)
 {
     const char *log_dir = w->options->log_dir;
     w->children = td_children_new(w->options->workers);
-    if (w->children == NULL) {
-        return td_fail(TD_E_NOMEM, "no memory for the workers");
-    }
+    TD_CHECK(w->children != NULL, TD_E_NOMEM, "no memory for the workers");
     w->temporary = log_dir == NULL;
     if (w->temporary) {
         TD_TRY(td_launch_folder_make(w->base));
@@ -70,9 +68,7 @@ static void free_workers(td_workers *w)
 td_status td_workers_open(const td_launch_options *options, td_workers **workers)
 {
     td_workers *w = calloc(1, sizeof(td_workers));
-    if (w == NULL) {
-        return td_fail(TD_E_NOMEM, "no memory for the workers");
-    }
+    TD_CHECK(w != NULL, TD_E_NOMEM, "no memory for the workers");
     w->options = options;
     td_status status = workers_prepare(w);
     if (status != TD_OK) {
@@ -153,9 +149,7 @@ static td_status open_stream(td_workers *w, int local, int which, int *fd)
     worker_path(w, local, which == TD_LAUNCH_STDOUT ? "stdout" : "stderr", path);
     int empty = local < w->children->count ? 0 : O_TRUNC; /* not if a worker is replaced */
     int file = open(path, O_WRONLY | O_CREAT | empty | O_APPEND | O_CLOEXEC, 0644);
-    if (file < 0) {
-        return td_fail(TD_E_IO, "cannot write %s: %s", path, strerror(errno));
-    }
+    TD_CHECK(file >= 0, TD_E_IO, "cannot write %s: %s", path, strerror(errno));
     if (!tee || quiet) {
         *fd = file;
         return TD_OK;

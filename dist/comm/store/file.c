@@ -106,11 +106,9 @@ static td_status replay_bytes(file_store *f, const unsigned char *bytes, size_t 
         if (status == TD_E_NOMEM) {
             return status;
         }
-        if (status != TD_OK) {
-            return td_fail(TD_E_FORMAT,
-                           "store file %s: broken at byte %lld; remove it and start again", f->path,
-                           (long long)f->position);
-        }
+        TD_CHECK(status == TD_OK, TD_E_FORMAT,
+                 "store file %s: broken at byte %lld; remove it and start again", f->path,
+                 (long long)f->position);
         size_t record = TD_WIRE_REQUEST_BYTES + body;
         f->position += (off_t)record;
         bytes += record;
@@ -130,9 +128,7 @@ static td_status replay(file_store *f)
     }
     size_t size = (size_t)(info.st_size - f->position);
     unsigned char *bytes = malloc(size);
-    if (bytes == NULL) {
-        return td_fail(TD_E_NOMEM, "store file %s: no memory for %zu bytes", f->path, size);
-    }
+    TD_CHECK(bytes != NULL, TD_E_NOMEM, "store file %s: no memory for %zu bytes", f->path, size);
     td_status status = read_at(f, bytes, size, f->position);
     status = status == TD_OK ? replay_bytes(f, bytes, size) : status;
     free(bytes);
@@ -196,10 +192,8 @@ static td_status read_header(const file_store *f, bool *ours)
         TD_TRY(read_at(f, header, sizeof(header), 0));
         size = memcmp(header, MAGIC, NAME_BYTES) == 0 ? td_wire_get32(header + MAGIC_BYTES) : size;
     }
-    if (size > MAX_RUN_ID || info.st_size < HEADER_BYTES + (off_t)size) {
-        return td_fail(TD_E_FORMAT,
-                       "%s exists and is not a store's file; remove it or name another", f->path);
-    }
+    TD_CHECK(size <= MAX_RUN_ID && info.st_size >= HEADER_BYTES + (off_t)size, TD_E_FORMAT,
+             "%s exists and is not a store's file; remove it or name another", f->path);
     TD_TRY(read_at(f, run_id, size, HEADER_BYTES));
     *ours = memcmp(header, MAGIC, MAGIC_BYTES) == 0 && strcmp(run_id, f->run_id) == 0;
     return TD_OK;
@@ -305,11 +299,9 @@ static td_status file_call(td_store *store, const td_store_request *r, char **re
             return TD_OK;
         }
         now = td_clock();
-        if (now >= deadline) {
-            return td_fail(TD_E_TIMEOUT,
-                           "waited %.3g s for the key '%s' of the store file %s: nobody set it",
-                           r->timeout, r->key, f->path);
-        }
+        TD_CHECK(now < deadline, TD_E_TIMEOUT,
+                 "waited %.3g s for the key '%s' of the store file %s: nobody set it", r->timeout,
+                 r->key, f->path);
         if (r->look != NULL && now >= look) {
             TD_TRY(r->look(r->user));
             look = now + LOOK_EVERY;
@@ -341,26 +333,21 @@ static td_status open_own(file_store *f)
     if (f->fd < 0 || fstat(f->fd, &info) != 0) {
         return fail_file(f, "open");
     }
-    if (!S_ISREG(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & 022) != 0) {
-        return td_fail(TD_E_ARG,
-                       "store file %s: it must be a file of this user's that no other user may "
-                       "write; remove it, or take another",
-                       f->path);
-    }
+    TD_CHECK(S_ISREG(info.st_mode) && info.st_uid == geteuid() && (info.st_mode & 022) == 0,
+             TD_E_ARG,
+             "store file %s: it must be a file of this user's that no other user may "
+             "write; remove it, or take another",
+             f->path);
     return TD_OK;
 }
 
 td_status td_file_store_open(const char *path, const char *run_id, double timeout, td_store **store)
 {
     static const td_store_kind kind = { "file", file_call, file_close };
-    if (run_id != NULL && strlen(run_id) > MAX_RUN_ID) {
-        return td_fail(TD_E_ARG, "the run id has %zu bytes; %d are allowed", strlen(run_id),
-                       MAX_RUN_ID);
-    }
+    TD_CHECK(run_id == NULL || strlen(run_id) <= MAX_RUN_ID, TD_E_ARG,
+             "the run id has %zu bytes; %d are allowed", strlen(run_id), MAX_RUN_ID);
     file_store *f = calloc(1, sizeof(file_store));
-    if (f == NULL) {
-        return td_fail(TD_E_NOMEM, "no memory for a store");
-    }
+    TD_CHECK(f != NULL, TD_E_NOMEM, "no memory for a store");
     f->store = (td_store){ &kind, timeout > 0 ? timeout : 300 };
     f->fd = -1;
     pthread_mutex_init(&f->lock, NULL);

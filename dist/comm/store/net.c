@@ -61,9 +61,7 @@ static td_status net_wait_for(int fd, short events, double deadline)
         } else if (ready == 0 && over >= 0) {
             return td_fail(TD_E_TIMEOUT, "no answer in time");
         }
-        if (ready < 0 && errno != EINTR) {
-            return td_fail(TD_E_NETWORK, "poll: %s", strerror(errno));
-        }
+        TD_CHECK(ready >= 0 || errno == EINTR, TD_E_NETWORK, "poll: %s", strerror(errno));
     }
 }
 
@@ -326,9 +324,8 @@ static int bound_port(int fd)
 
 static int take_port(const char *host, int *port, bool listens)
 {
-    if (*port < 0 || *port > 65535) {
-        return td_fail(TD_E_ARG, "port %d: ports go from 1 to 65535 (0: a free one)", *port);
-    }
+    TD_CHECK(*port >= 0 && *port <= 65535, TD_E_ARG,
+             "port %d: ports go from 1 to 65535 (0: a free one)", *port);
     if (host == NULL || !td_address_is_loopback(host)) {
         host = "::"; /* also takes IPv4 */
     }
@@ -341,9 +338,7 @@ static int take_port(const char *host, int *port, bool listens)
         return fd;
     }
     char holder[128] = "another process";
-    if (fd != -EADDRINUSE) {
-        return td_fail(TD_E_NETWORK, "cannot listen on port %d: %s", *port, strerror(-fd));
-    }
+    TD_CHECK(fd == -EADDRINUSE, TD_E_NETWORK, "cannot listen on port %d: %s", *port, strerror(-fd));
     bool known = td_port_holder(*port, holder, sizeof(holder));
     return td_fail(TD_E_NETWORK,
                    "port %d is busy: %s listens on it; %stake another port (MASTER_PORT)", *port,

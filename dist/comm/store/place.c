@@ -40,25 +40,20 @@ static bool parse_int(const char *text, int *value)
 static td_status env_int(const char *name, int *value)
 {
     const char *text = env(name);
-    if (text != NULL && !parse_int(text, value)) {
-        return td_fail(TD_E_ARG, "%s is '%s', which is no whole number", name, text);
-    }
+    TD_CHECK(text == NULL || parse_int(text, value), TD_E_ARG,
+             "%s is '%s', which is no whole number", name, text);
     return TD_OK;
 }
 
 static td_status check_plan(const td_rendezvous_plan *plan)
 {
-    if (plan->world_size < 1 || plan->world_size > MAX_WORLD) {
-        return td_fail(TD_E_ARG,
-                       "%s: the world size is %d; it is the number of processes, and the most is "
-                       "%d",
-                       plan->source, plan->world_size, MAX_WORLD);
-    }
-    if (plan->rank < 0 || plan->rank >= plan->world_size) {
-        return td_fail(TD_E_ARG,
-                       "%s: rank %d does not exist in a world of %d; ranks go from 0 to %d",
-                       plan->source, plan->rank, plan->world_size, plan->world_size - 1);
-    }
+    TD_CHECK(plan->world_size >= 1 && plan->world_size <= MAX_WORLD, TD_E_ARG,
+             "%s: the world size is %d; it is the number of processes, and the most is "
+             "%d",
+             plan->source, plan->world_size, MAX_WORLD);
+    TD_CHECK(plan->rank >= 0 && plan->rank < plan->world_size, TD_E_ARG,
+             "%s: rank %d does not exist in a world of %d; ranks go from 0 to %d", plan->source,
+             plan->rank, plan->world_size, plan->world_size - 1);
     if (plan->way == TD_MEET_OVER_TCP && (plan->port < 1 || plan->port > 65535)) {
         return td_fail(TD_E_ARG, "%s: port %d; ports go from 1 to 65535", plan->source, plan->port);
     }
@@ -67,9 +62,8 @@ static td_status check_plan(const td_rendezvous_plan *plan)
 
 static td_status set_host(td_rendezvous_plan *plan, const char *host, size_t length)
 {
-    if (length == 0 || length >= sizeof(plan->host)) {
-        return td_fail(TD_E_ARG, "%s: the host's name has %zu characters", plan->source, length);
-    }
+    TD_CHECK(length != 0 && length < sizeof(plan->host), TD_E_ARG,
+             "%s: the host's name has %zu characters", plan->source, length);
     memcpy(plan->host, host, length);
     plan->host[length] = '\0';
     return TD_OK;
@@ -81,9 +75,8 @@ static td_status set_host(td_rendezvous_plan *plan, const char *host, size_t len
 static td_status read_query(const char *query, td_rendezvous_plan *plan)
 {
     char copy[128], *rest, *item;
-    if ((size_t)snprintf(copy, sizeof(copy), "%s", query) >= sizeof(copy)) {
-        return td_fail(TD_E_ARG, "%s: what follows '?' is too long", plan->source);
-    }
+    TD_CHECK((size_t)snprintf(copy, sizeof(copy), "%s", query) < sizeof(copy), TD_E_ARG,
+             "%s: what follows '?' is too long", plan->source);
     for (item = strtok_r(copy, "&", &rest); item != NULL; item = strtok_r(NULL, "&", &rest)) {
         char *value = strchr(item, '=');
         int *target = NULL;
@@ -93,10 +86,8 @@ static td_status read_query(const char *query, td_rendezvous_plan *plan)
                      : strcmp(item, "world_size") == 0 ? &plan->world_size
                                                        : NULL;
         }
-        if (target == NULL || !parse_int(value, target)) {
-            return td_fail(TD_E_ARG, "%s: cannot read '%s'; ?rank=R&world_size=N is known",
-                           plan->source, item);
-        }
+        TD_CHECK(target != NULL && parse_int(value, target), TD_E_ARG,
+                 "%s: cannot read '%s'; ?rank=R&world_size=N is known", plan->source, item);
     }
     return TD_OK;
 }
@@ -111,20 +102,16 @@ static td_status read_ranks(const char *query, const td_dist_options *options,
         TD_TRY(read_query(query, plan));
     }
     bool given = plan->rank >= 0 || plan->world_size != 0;
-    if (given && options->world_size != 0) {
-        return td_fail(TD_E_ARG,
-                       "rank and world size are given twice: in the URL and in the options");
-    }
+    TD_CHECK(!given || options->world_size == 0, TD_E_ARG,
+             "rank and world size are given twice: in the URL and in the options");
     if (!given) {
         plan->rank = options->rank;
         plan->world_size = options->world_size;
     }
-    if (plan->world_size == 0 || plan->rank < 0) {
-        return td_fail(TD_E_ARG,
-                       "%s wants a rank and a world size: in the options, or in the URL as "
-                       "?rank=R&world_size=N",
-                       plan->source);
-    }
+    TD_CHECK(plan->world_size != 0 && plan->rank >= 0, TD_E_ARG,
+             "%s wants a rank and a world size: in the options, or in the URL as "
+             "?rank=R&world_size=N",
+             plan->source);
     return TD_OK;
 }
 
@@ -132,15 +119,12 @@ static td_status read_ranks(const char *query, const td_dist_options *options,
 static td_status read_place(const char *place, size_t length, td_rendezvous_plan *plan)
 {
     char text[300];
-    if (length >= sizeof(text)) {
-        return td_fail(TD_E_ARG, "tcp://: the host's name is too long");
-    }
+    TD_CHECK(length < sizeof(text), TD_E_ARG, "tcp://: the host's name is too long");
     memcpy(text, place, length);
     text[length] = '\0';
     char *colon = strrchr(text, ':');
-    if (colon == NULL || strchr(colon, ']') != NULL || !parse_int(colon + 1, &plan->port)) {
-        return td_fail(TD_E_ARG, "tcp://%s has no port; write tcp://HOST:PORT", text);
-    }
+    TD_CHECK(colon != NULL && strchr(colon, ']') == NULL && parse_int(colon + 1, &plan->port),
+             TD_E_ARG, "tcp://%s has no port; write tcp://HOST:PORT", text);
     bool bracketed = text[0] == '[' && colon > text + 1 && colon[-1] == ']';
     return bracketed ? set_host(plan, text + 1, (size_t)(colon - text) - 2)
                      : set_host(plan, text, (size_t)(colon - text));
@@ -165,10 +149,8 @@ static td_status plan_file(const char *rest, const td_dist_options *options,
     size_t length = strcspn(rest, "?");
     plan->source = "file://";
     plan->way = TD_MEET_IN_FILE;
-    if (rest[0] != '/' || length >= sizeof(plan->path)) {
-        return td_fail(
-            TD_E_ARG, "file://%.200s: the path must be absolute: file:///shared/folder/name", rest);
-    }
+    TD_CHECK(rest[0] == '/' && length < sizeof(plan->path), TD_E_ARG,
+             "file://%.200s: the path must be absolute: file:///shared/folder/name", rest);
     memcpy(plan->path, rest, length);
     plan->path[length] = '\0';
     TD_TRY(read_ranks(rest[length] == '?' ? rest + length + 1 : NULL, options, plan));
@@ -221,13 +203,11 @@ static td_status plan_env(td_rendezvous_plan *plan)
                      missing[0] != '\0' ? ", " : "", names[i]);
         }
     }
-    if (missing[0] != '\0') {
-        return td_fail(TD_E_ARG,
-                       "env:// needs RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the "
-                       "environment; not set: %s (tdrun sets them; srun and mpirun "
-                       "set variables of their own)",
-                       missing);
-    }
+    TD_CHECK(missing[0] == '\0', TD_E_ARG,
+             "env:// needs RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the "
+             "environment; not set: %s (tdrun sets them; srun and mpirun "
+             "set variables of their own)",
+             missing);
     const char *agent = env("TANDEM_AGENT_STORE");
     plan->served_by_agent = agent != NULL && strcmp(agent, "1") == 0;
     TD_TRY(read_launcher(&ENV, plan));
@@ -254,11 +234,9 @@ static td_status slurm_master(td_rendezvous_plan *plan, int port)
         return read_master(plan, master, port);
     }
     nodes = nodes != NULL ? nodes : env("SLURM_JOB_NODELIST");
-    if (nodes == NULL) {
-        return td_fail(TD_E_ARG,
-                       "Slurm: SLURM_JOB_NODELIST is not set; start the job with srun, or "
-                       "set MASTER_ADDR");
-    }
+    TD_CHECK(nodes != NULL, TD_E_ARG,
+             "Slurm: SLURM_JOB_NODELIST is not set; start the job with srun, or "
+             "set MASTER_ADDR");
     char first[TD_HOST_BYTES];
     TD_TRY(td_hostlist_first(nodes, first));
     return read_master(plan, resolves(first) || launch == NULL ? first : launch, port);
@@ -272,9 +250,8 @@ static td_status plan_slurm(td_rendezvous_plan *plan)
     TD_TRY(env_int("SLURM_STEP_NUM_TASKS", &plan->world_size)); /* a step of a larger job */
     TD_TRY(env_int("SLURM_NODEID", &node));
     TD_TRY(env_int("SLURM_JOB_ID", &job));
-    if (plan->world_size == 0) {
-        return td_fail(TD_E_ARG, "Slurm: SLURM_NTASKS is not set; start the job with srun");
-    }
+    TD_CHECK(plan->world_size != 0, TD_E_ARG,
+             "Slurm: SLURM_NTASKS is not set; start the job with srun");
     if (env("SLURM_STEP_ID") != NULL && !parse_int(env("SLURM_STEP_ID"), &step)) {
         step = 0; /* a word, for the batch step */
     }
@@ -300,12 +277,9 @@ static td_status plan_mpi(td_rendezvous_plan *plan)
     if (master == NULL && plan->local_world_size == plan->world_size) {
         master = "127.0.0.1";
     }
-    if (master == NULL) {
-        return td_fail(
-            TD_E_ARG,
-            "mpirun: the ranks are on several hosts and MASTER_ADDR is not set; name rank "
-            "0's host: mpirun -x MASTER_ADDR=HOST ... (MPICH: -genv MASTER_ADDR HOST)");
-    }
+    TD_CHECK(master != NULL, TD_E_ARG,
+             "mpirun: the ranks are on several hosts and MASTER_ADDR is not set; name rank "
+             "0's host: mpirun -x MASTER_ADDR=HOST ... (MPICH: -genv MASTER_ADDR HOST)");
     return read_master(plan, master, port_of(env(ompi ? "PMIX_NAMESPACE" : "PMI_JOBID")));
 }
 
@@ -374,12 +348,10 @@ static td_status plan_token(td_rendezvous_plan *plan, bool one_spawn)
     if (!plan->token.set && one_spawn && spawned != NULL) {
         TD_TRY(td_token_parse(spawned, "TANDEM_SPAWN_TOKEN", &plan->token));
     }
-    if (!plan->token.set && required != NULL && strcmp(required, "0") != 0) {
-        return td_fail(TD_E_ARG,
-                       "%s: this process has no token, and TANDEM_REQUIRE_TOKEN is set; give all "
-                       "processes one TANDEM_TOKEN or TANDEM_TOKEN_FILE",
-                       plan->source);
-    }
+    TD_CHECK(plan->token.set || required == NULL || strcmp(required, "0") == 0, TD_E_ARG,
+             "%s: this process has no token, and TANDEM_REQUIRE_TOKEN is set; give all "
+             "processes one TANDEM_TOKEN or TANDEM_TOKEN_FILE",
+             plan->source);
     return TD_OK;
 }
 
@@ -391,11 +363,10 @@ static td_status plan_run_id(td_rendezvous_plan *plan, bool one_spawn)
     if (run_id == NULL && plan->way == TD_MEET_IN_FILE && one_spawn) {
         run_id = env("TANDEM_SPAWN_ID");
     }
-    if (run_id != NULL && (size_t)snprintf(plan->run_id, sizeof(plan->run_id), "%s", run_id) >=
-                              sizeof(plan->run_id)) {
-        return td_fail(TD_E_ARG, "TANDEM_RUN_ID has %zu characters; %zu are allowed",
-                       strlen(run_id), sizeof(plan->run_id) - 1);
-    }
+    TD_CHECK(run_id == NULL || (size_t)snprintf(plan->run_id, sizeof(plan->run_id), "%s", run_id) <
+                                   sizeof(plan->run_id),
+             TD_E_ARG, "TANDEM_RUN_ID has %zu characters; %zu are allowed", strlen(run_id),
+             sizeof(plan->run_id) - 1);
     return TD_OK;
 }
 

@@ -154,9 +154,7 @@ static td_status settle_success(meeting *m, char **outcome)
 {
     size_t length = 2, capacity = 3 + (size_t)m->plan->world_size * HOST_BYTES;
     char *text = malloc(capacity);
-    if (text == NULL) {
-        return td_fail(TD_E_NOMEM, "no memory for %d ranks", m->plan->world_size);
-    }
+    TD_CHECK(text != NULL, TD_E_NOMEM, "no memory for %d ranks", m->plan->world_size);
     memcpy(text, "ok", 3);
     for (int rank = 0; rank < m->plan->world_size; rank++) {
         char key[32], *host;
@@ -187,13 +185,10 @@ static td_status check_world(meeting *m)
     TD_TRY(td_store_compare_set(m->store, "world", "", mine, &first));
     sscanf(first, "%d %d", &world_size, &rank);
     free(first);
-    if (world_size != plan->world_size) {
-        return td_fail(
-            TD_E_MISMATCH,
-            "wrong world size: rank %d was started with %d and rank %d with %d; start all "
-            "ranks with the same",
-            rank, world_size, plan->rank, plan->world_size);
-    }
+    TD_CHECK(world_size == plan->world_size, TD_E_MISMATCH,
+             "wrong world size: rank %d was started with %d and rank %d with %d; start all "
+             "ranks with the same",
+             rank, world_size, plan->rank, plan->world_size);
     return TD_OK;
 }
 
@@ -257,9 +252,7 @@ static td_status read_hosts(const meeting *m, const char *outcome, td_rendezvous
     int rank = 0, here = 0, below = 0;
     uint64_t mine = td_hash_text(TD_HASH_BEGIN, m->host);
     r->hosts = calloc((size_t)r->world_size, sizeof *r->hosts);
-    if (r->hosts == NULL) {
-        return td_fail(TD_E_NOMEM, "no memory for %d ranks", r->world_size);
-    }
+    TD_CHECK(r->hosts != NULL, TD_E_NOMEM, "no memory for %d ranks", r->world_size);
     const char *line = strchr(outcome, '\n');
     for (; line != NULL && rank < r->world_size; line = strchr(line + 1, '\n'), rank++) {
         r->hosts[rank] = td_hash_bytes(TD_HASH_BEGIN, line + 1, strcspn(line + 1, "\n"));

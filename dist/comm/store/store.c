@@ -10,25 +10,20 @@
 static td_status check_key(const char *key)
 {
     size_t length = strlen(key);
-    if (length == 0 || length > TD_STORE_MAX_KEY) {
-        return td_fail(TD_E_ARG, "a store's key has %zu bytes; 1 to %d are allowed", length,
-                       TD_STORE_MAX_KEY);
-    }
+    TD_CHECK(length != 0 && length <= TD_STORE_MAX_KEY, TD_E_ARG,
+             "a store's key has %zu bytes; 1 to %d are allowed", length, TD_STORE_MAX_KEY);
     for (size_t i = 0; i < length; i++) {
-        if ((unsigned char)key[i] < ' ') {
-            return td_fail(TD_E_ARG, "a store's key has the control character %d at byte %zu",
-                           key[i], i);
-        }
+        TD_CHECK((unsigned char)key[i] >= ' ', TD_E_ARG,
+                 "a store's key has the control character %d at byte %zu", key[i], i);
     }
     return TD_OK;
 }
 
 static td_status check_size(const char *key, size_t size)
 {
-    if (size > TD_STORE_MAX_VALUE) {
-        return td_fail(TD_E_ARG, "key '%s': a value of %zu bytes; a store takes up to %d", key,
-                       size, TD_STORE_MAX_VALUE);
-    }
+    TD_CHECK(size <= TD_STORE_MAX_VALUE, TD_E_ARG,
+             "key '%s': a value of %zu bytes; a store takes up to %d", key, size,
+             TD_STORE_MAX_VALUE);
     return TD_OK;
 }
 
@@ -179,10 +174,9 @@ static td_status prefix_call(td_store *store, const td_store_request *request, c
     char key[TD_STORE_MAX_KEY + 1];
     if (r.key[0] != '\0') {
         int length = snprintf(key, sizeof(key), "%s/%s", p->prefix, r.key);
-        if (length < 0 || (size_t)length >= sizeof(key)) {
-            return td_fail(TD_E_ARG, "key '%.40s...' has %d bytes with its prefix; %d are allowed",
-                           r.key, length, TD_STORE_MAX_KEY);
-        }
+        TD_CHECK(length >= 0 && (size_t)length < sizeof(key), TD_E_ARG,
+                 "key '%.40s...' has %d bytes with its prefix; %d are allowed", r.key, length,
+                 TD_STORE_MAX_KEY);
         r.key = key;
     }
     return td_store_call(p->base, &r, reply, size);

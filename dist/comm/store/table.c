@@ -103,12 +103,10 @@ void td_table_clear(td_table *table)
 
 static td_status set(td_table *table, const char *key, td_bytes value, td_table_answer *answer)
 {
-    if (!td_table_set(table, key, value.data, value.size)) {
-        return td_fail(TD_E_NOMEM,
-                       "no memory for key '%s' and its %zu bytes in the store, which holds %zu in "
-                       "%zu keys",
-                       key, value.size, table->bytes, table->count);
-    }
+    TD_CHECK(td_table_set(table, key, value.data, value.size), TD_E_NOMEM,
+             "no memory for key '%s' and its %zu bytes in the store, which holds %zu in "
+             "%zu keys",
+             key, value.size, table->bytes, table->count);
     answer->changed = true;
     return TD_OK;
 }
@@ -118,25 +116,19 @@ static td_status table_add(td_table *table, const td_store_request *r, const td_
                            td_table_answer *answer)
 {
     int64_t value = 0, sum;
-    if (r->value.size != 8) {
-        return td_fail(TD_E_ARG, "key '%s': the amount to add has %zu bytes, not 8", r->key,
-                       r->value.size);
-    }
+    TD_CHECK(r->value.size == 8, TD_E_ARG, "key '%s': the amount to add has %zu bytes, not 8",
+             r->key, r->value.size);
     if (entry != NULL) {
         char *end;
         errno = 0;
         value = strtoll(entry->value, &end, 10);
-        if (errno != 0 || end == entry->value || *end != '\0') {
-            return td_fail(TD_E_MISMATCH,
-                           "key '%s' holds %zu bytes that are no number; add() needs one", r->key,
-                           entry->size);
-        }
+        TD_CHECK(errno == 0 && end != entry->value && *end == '\0', TD_E_MISMATCH,
+                 "key '%s' holds %zu bytes that are no number; add() needs one", r->key,
+                 entry->size);
     }
     int64_t amount = td_wire_get64(r->value.data);
-    if (__builtin_add_overflow(value, amount, &sum)) {
-        return td_fail(TD_E_MISMATCH, "key '%s': %" PRId64 " and %" PRId64 " do not fit in 64 bits",
-                       r->key, value, amount);
-    }
+    TD_CHECK(!__builtin_add_overflow(value, amount, &sum), TD_E_MISMATCH,
+             "key '%s': %" PRId64 " and %" PRId64 " do not fit in 64 bits", r->key, value, amount);
     char text[32];
     size_t length = (size_t)snprintf(text, sizeof(text), "%" PRId64, sum);
     td_wire_put64(answer->number, sum);

@@ -62,18 +62,14 @@ static td_status greet(const tcp_store *t, int fd, double deadline)
     TD_TRY(td_random_bytes(mine + sizeof(hello), TD_NONCE_BYTES));
     TD_TRY(td_socket_send(fd, mine, sizeof(mine), deadline));
     TD_TRY(td_socket_receive(fd, hello, sizeof(hello), deadline));
-    if (memcmp(hello, TD_WIRE_HELLO, sizeof(hello) - 1) != 0) {
-        return td_fail(TD_E_MISMATCH,
-                       "what listens at %s:%d is not a tandem store; take another port "
-                       "(MASTER_PORT)",
-                       t->host, t->port);
-    }
-    if (hello[sizeof(hello) - 1] != TD_WIRE_VERSION) {
-        return td_fail(TD_E_MISMATCH,
-                       "the store at %s:%d speaks version %d of the protocol and this program "
-                       "version %d; all ranks must run the same tandem",
-                       t->host, t->port, hello[sizeof(hello) - 1], TD_WIRE_VERSION);
-    }
+    TD_CHECK(memcmp(hello, TD_WIRE_HELLO, sizeof(hello) - 1) == 0, TD_E_MISMATCH,
+             "what listens at %s:%d is not a tandem store; take another port "
+             "(MASTER_PORT)",
+             t->host, t->port);
+    TD_CHECK(hello[sizeof(hello) - 1] == TD_WIRE_VERSION, TD_E_MISMATCH,
+             "the store at %s:%d speaks version %d of the protocol and this program "
+             "version %d; all ranks must run the same tandem",
+             t->host, t->port, hello[sizeof(hello) - 1], TD_WIRE_VERSION);
     return prove(t, fd, mine + sizeof(hello), deadline);
 }
 
@@ -109,25 +105,19 @@ static int keep_connecting(const tcp_store *t, double timeout)
         if (last[0] == '\0' || fd != TD_E_TIMEOUT || now - tried >= ATTEMPT) {
             snprintf(last, sizeof(last), "%s", td_last_error());
         }
-        if (fd == TD_E_PEER && now - begin > FORMER) {
-            return td_fail(TD_E_MISMATCH, "%s", td_last_error());
-        }
-        if (fd == TD_E_NOTFOUND && now - begin > NAMELESS) {
-            return td_fail(TD_E_NOTFOUND,
-                           "no such host: '%s' (%s); check the spelling of MASTER_ADDR, and that "
-                           "this host can look the name up, or give the address",
-                           t->host, td_last_error());
-        }
+        TD_CHECK(fd != TD_E_PEER || now - begin <= FORMER, TD_E_MISMATCH, "%s", td_last_error());
+        TD_CHECK(fd != TD_E_NOTFOUND || now - begin <= NAMELESS, TD_E_NOTFOUND,
+                 "no such host: '%s' (%s); check the spelling of MASTER_ADDR, and that "
+                 "this host can look the name up, or give the address",
+                 t->host, td_last_error());
         if (now - begin > TELL_AFTER && timeout > ATTEMPT) {
             td_notice("waiting for rank 0 at %s:%d", t->host, t->port);
         }
-        if (now + pause > begin + timeout) {
-            return td_fail(TD_E_TIMEOUT,
-                           "no store at %s:%d after %.1f s (last: %s); check that rank 0 or the "
-                           "launcher runs there, that MASTER_ADDR and MASTER_PORT are the same "
-                           "everywhere, and that no firewall is between",
-                           t->host, t->port, now - begin, last);
-        }
+        TD_CHECK(now + pause <= begin + timeout, TD_E_TIMEOUT,
+                 "no store at %s:%d after %.1f s (last: %s); check that rank 0 or the "
+                 "launcher runs there, that MASTER_ADDR and MASTER_PORT are the same "
+                 "everywhere, and that no firewall is between",
+                 t->host, t->port, now - begin, last);
         td_sleep(pause);
         pause = fmin(2 * pause, LONGEST_PAUSE);
     }
@@ -168,9 +158,7 @@ static td_status send_request(int fd, const td_store_request *r, double deadline
 {
     size_t size;
     unsigned char *bytes = td_wire_pack(r, &size); /* sent at once, so one packet if it fits */
-    if (bytes == NULL) {
-        return td_fail(TD_E_NOMEM, "no memory for a request of %zu bytes", size);
-    }
+    TD_CHECK(bytes != NULL, TD_E_NOMEM, "no memory for a request of %zu bytes", size);
     td_status status = td_socket_send(fd, bytes, size, deadline);
     free(bytes);
     return status;
@@ -184,14 +172,10 @@ static td_status receive_reply(int fd, double deadline, td_status *failed, char 
     TD_TRY(td_socket_receive(fd, head, sizeof(head), deadline));
     uint32_t code = td_wire_get32(head);
     size_t size = td_wire_get32(head + 4);
-    if (code > INT16_MAX || size > TD_STORE_MAX_VALUE) {
-        return td_fail(TD_E_NETWORK, "an answer with code %u and %zu bytes, which no store gives",
-                       code, size);
-    }
+    TD_CHECK(code <= INT16_MAX && size <= TD_STORE_MAX_VALUE, TD_E_NETWORK,
+             "an answer with code %u and %zu bytes, which no store gives", code, size);
     char *bytes = malloc(size + 1);
-    if (bytes == NULL) {
-        return td_fail(TD_E_NOMEM, "no memory for a value of %zu bytes", size);
-    }
+    TD_CHECK(bytes != NULL, TD_E_NOMEM, "no memory for a value of %zu bytes", size);
     td_status status = td_socket_receive(fd, bytes, size, deadline);
     if (status != TD_OK) {
         free(bytes);
@@ -208,17 +192,13 @@ static td_status receive_reply(int fd, double deadline, td_status *failed, char 
 static td_status explain(const tcp_store *t, const td_store_request *r, td_status status,
                          bool asked)
 {
-    if (status == TD_E_TIMEOUT && asked && r->op == TD_STORE_GET) {
-        return td_fail(status,
-                       "waited %.3g s for the key '%s' of the store at %s:%d: nobody set it",
-                       r->timeout, r->key, t->host, t->port);
-    }
-    if (status == TD_E_TIMEOUT) {
-        return td_fail(status,
-                       "the store at %s:%d has not answered for %.3g s; its host may be off or cut "
-                       "off",
-                       t->host, t->port, r->timeout);
-    }
+    TD_CHECK(status != TD_E_TIMEOUT || !asked || r->op != TD_STORE_GET, status,
+             "waited %.3g s for the key '%s' of the store at %s:%d: nobody set it", r->timeout,
+             r->key, t->host, t->port);
+    TD_CHECK(status != TD_E_TIMEOUT, status,
+             "the store at %s:%d has not answered for %.3g s; its host may be off or cut "
+             "off",
+             t->host, t->port, r->timeout);
     return td_fail_context(status,
                            "lost the store at %s:%d (the rank or launcher that hosts it may have "
                            "ended; key '%s')",

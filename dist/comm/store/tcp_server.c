@@ -229,9 +229,7 @@ td_status td_tcp_server_open(const char *host, int port, const td_token *token,
                              td_tcp_server **server)
 {
     td_tcp_server *s = calloc(1, sizeof(td_tcp_server));
-    if (s == NULL) {
-        return td_fail(TD_E_NOMEM, "no memory for the store's server");
-    }
+    TD_CHECK(s != NULL, TD_E_NOMEM, "no memory for the store's server");
     s->data.token = token != NULL ? *token : (td_token){ 0 };
     s->data.table.limit = TD_SERVER_MAX_BYTES;
     s->patience = PATIENCE;

@@ -119,13 +119,11 @@ td_status td_token_parse(const char *text, const char *source, td_token *token)
     return td_fail(TD_E_UNSUPPORTED, "%s: this build has no libmd (make deps), which tokens need",
                    source);
 #endif
-    if (digits != 2 * (size_t)TD_TOKEN_BYTES || strspn(text, "0") == digits ||
-        text[digits + strspn(text + digits, "\n")] != '\0') {
-        return td_fail(
-            TD_E_ARG,
-            "%s: a token is %d hexadecimal digits, not zeros alone (openssl rand -hex %d)", source,
-            2 * TD_TOKEN_BYTES, TD_TOKEN_BYTES);
-    }
+    TD_CHECK(digits == 2 * (size_t)TD_TOKEN_BYTES && strspn(text, "0") != digits &&
+                 text[digits + strspn(text + digits, "\n")] == '\0',
+             TD_E_ARG,
+             "%s: a token is %d hexadecimal digits, not zeros alone (openssl rand -hex %d)", source,
+             2 * TD_TOKEN_BYTES, TD_TOKEN_BYTES);
     for (int i = 0; i < TD_TOKEN_BYTES; i++) {
         char pair[3] = { text[2 * i], text[2 * i + 1], '\0' };
         token->bytes[i] = (unsigned char)strtoul(pair, NULL, 16);
@@ -140,15 +138,12 @@ static td_status token_make_file(const char *path)
     char own[4096], text[TD_TOKEN_TEXT];
     td_token token;
     TD_TRY(td_token_make(&token));
-    if (!token.set) {
-        return td_fail(TD_E_UNSUPPORTED,
-                       "%s: this build has no libmd (make deps), which tokens need", path);
-    }
+    TD_CHECK(token.set, TD_E_UNSUPPORTED,
+             "%s: this build has no libmd (make deps), which tokens need", path);
     td_token_text(&token, text);
     text[TD_TOKEN_TEXT - 1] = '\n';
-    if ((size_t)snprintf(own, sizeof(own), "%s.XXXXXX", path) >= sizeof(own)) {
-        return td_fail(TD_E_ARG, "the name of the token's file is too long");
-    }
+    TD_CHECK((size_t)snprintf(own, sizeof(own), "%s.XXXXXX", path) < sizeof(own), TD_E_ARG,
+             "the name of the token's file is too long");
     int fd = mkstemp(own); /* mode 0600 */
     bool made = fd >= 0 && write(fd, text, sizeof(text)) == (ssize_t)sizeof(text);
     made = made && (link(own, path) == 0 || errno == EEXIST); /* the file is whole or not there */
@@ -175,15 +170,12 @@ td_status td_token_file(const char *path, td_token *token)
     if (fd >= 0) {
         close(fd);
     }
-    if (got < 0) {
-        return td_fail(TD_E_IO, "cannot read the token in %s: %s", path, strerror(error));
-    }
-    if (!S_ISREG(info.st_mode) || (info.st_mode & 077) != 0 || info.st_uid != geteuid()) {
-        return td_fail(TD_E_ARG,
-                       "%s: a token's file must be a file of this user's that no other user may "
-                       "read (chmod 600)",
-                       path);
-    }
+    TD_CHECK(got >= 0, TD_E_IO, "cannot read the token in %s: %s", path, strerror(error));
+    TD_CHECK(S_ISREG(info.st_mode) && (info.st_mode & 077) == 0 && info.st_uid == geteuid(),
+             TD_E_ARG,
+             "%s: a token's file must be a file of this user's that no other user may "
+             "read (chmod 600)",
+             path);
     text[got] = '\0';
     return td_token_parse(text, path, token);
 }

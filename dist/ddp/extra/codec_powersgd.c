@@ -358,9 +358,7 @@ static td_status make_matrices(powersgd *s, int64_t rank)
 {
     const td_tensor *flat = td_params_flat(s->params);
     s->matrices = calloc((size_t)s->count, sizeof *s->matrices);
-    if (s->matrices == NULL) {
-        return td_fail(TD_E_NOMEM, "td_ddp: no memory for PowerSGD");
-    }
+    TD_CHECK(s->matrices != NULL, TD_E_NOMEM, "td_ddp: no memory for PowerSGD");
     for (int i = 0; i < s->count; i++) {
         matrix x = { 0 };
         if (is_compressed(td_params_get(s->params, i)->tensor, rank, &x)) {
@@ -383,9 +381,7 @@ static td_status open_powersgd(td_group *group, td_params *params, const td_ddp_
         o = *(const td_powersgd_options *)(const void *)options->codec; /* by td_powersgd */
     }
     powersgd *s = calloc(1, sizeof *s);
-    if (s == NULL) {
-        return td_fail(TD_E_NOMEM, "td_ddp: no memory for PowerSGD");
-    }
+    TD_CHECK(s != NULL, TD_E_NOMEM, "td_ddp: no memory for PowerSGD");
     *state = s;
     (void)group;
     s->params = params;

@@ -63,9 +63,7 @@ static void saving_sum(double *numbers, int count, void *group)
 td_status td_ddp_saving_open(td_ddp_state *s)
 {
     saving *x = calloc(1, sizeof *x);
-    if (x == NULL) {
-        return td_fail(TD_E_NOMEM, "td_ddp: no memory");
-    }
+    TD_CHECK(x != NULL, TD_E_NOMEM, "td_ddp: no memory");
     *x = (saving){ .part = { .free = free_saving },
                    .in_file = { { .apart = saving_is_apart, .list = saving_list_codec },
                                 &s->reducer },

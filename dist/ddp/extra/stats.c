@@ -216,9 +216,7 @@ static void free_stats(td_ddp_part *part)
 td_status td_ddp_stats_open(td_ddp_state *s)
 {
     stats *x = calloc(1, sizeof *x);
-    if (x == NULL) {
-        return td_fail(TD_E_NOMEM, "td_ddp: no memory for statistics");
-    }
+    TD_CHECK(x != NULL, TD_E_NOMEM, "td_ddp: no memory for statistics");
     x->part = (td_ddp_part){ .on = stats_on, .free = free_stats };
     td_ddp_add_part(s, &x->part);
     return TD_OK;

@@ -77,12 +77,10 @@ static td_status usage_share(usage *u, td_ddp_state *s)
 static td_status check_static(td_ddp_state *s)
 {
     for (int i = 0; i < s->count; i++) {
-        if (s->reducer.params[i].used && !s->reducer.params[i].expected) {
-            return td_fail(TD_E_MISMATCH,
-                           "the parameter '%s' was not used in the first step but is now, although "
-                           "static_graph promises that this does not change",
-                           td_params_get(s->params, i)->name);
-        }
+        TD_CHECK(!s->reducer.params[i].used || s->reducer.params[i].expected, TD_E_MISMATCH,
+                 "the parameter '%s' was not used in the first step but is now, although "
+                 "static_graph promises that this does not change",
+                 td_params_get(s->params, i)->name);
     }
     return TD_OK;
 }
@@ -185,9 +183,7 @@ static void free_usage(td_ddp_part *part)
 td_status td_ddp_usage_open(td_ddp_state *s)
 {
     usage *u = calloc(1, sizeof *u);
-    if (u == NULL) {
-        return td_fail(TD_E_NOMEM, "td_ddp: no memory for a map of unused parameters");
-    }
+    TD_CHECK(u != NULL, TD_E_NOMEM, "td_ddp: no memory for a map of unused parameters");
     u->part = (td_ddp_part){ .on = on_missing, .free = free_usage };
     td_ddp_add_part(s, &u->part);
     if (!s->options.find_unused_parameters && !s->options.static_graph) {

@@ -67,10 +67,8 @@ static td_status hf_read_key(const cJSON *config, const struct hf_key *k, bool l
     } else if (item == NULL && k->kind == HF_SIZE) {
         return td_fail(TD_E_FORMAT, "config.json has no '%s'", key);
     } else if (item != NULL) {
-        if (!(value >= 1.0 && value <= MOST) || value != (double)(int64_t)value) {
-            return td_fail(TD_E_FORMAT, "config.json: '%s' is no whole number from 1 to %d", key,
-                           MOST);
-        }
+        TD_CHECK(value >= 1.0 && value <= MOST && value == (double)(int64_t)value, TD_E_FORMAT,
+                 "config.json: '%s' is no whole number from 1 to %d", key, MOST);
         *(int64_t *)(o + k->place) = (int64_t)value;
     }
     return TD_OK;
@@ -110,12 +108,9 @@ static td_status hf_read(const cJSON *config, gpt_source *s)
 {
     td_gpt_options *o = &s->options;
     s->llama = hf_is_text(config, "model_type", "llama");
-    if (!cJSON_IsObject(config)) {
-        return td_fail(TD_E_FORMAT, "config.json is no JSON object");
-    }
-    if (!s->llama && !hf_is_text(config, "model_type", "gpt2")) {
-        return td_fail(TD_E_UNSUPPORTED, "config.json: model_type is neither gpt2 nor llama");
-    }
+    TD_CHECK(cJSON_IsObject(config), TD_E_FORMAT, "config.json is no JSON object");
+    TD_CHECK(s->llama || hf_is_text(config, "model_type", "gpt2"), TD_E_UNSUPPORTED,
+             "config.json: model_type is neither gpt2 nor llama");
     const cJSON *rope = hf_item(config, "rope_parameters");
     rope = rope != NULL ? rope : config;
     for (int i = 0; i < HF_KEYS; i++) {
@@ -202,22 +197,17 @@ static td_status hf_find(gpt_source *source)
         gpt_piece *p = &source->items[i];
         const td_safetensors_entry *e = hf_entry(s, p->name);
         const char *shape = td_describe_shape(td_shape_of(&p->part));
-        if (e == NULL) {
-            return td_fail(TD_E_MISMATCH, "there is no '%s' %s in it", p->name, shape);
-        }
-        if (td_safetensors_unknown(s->file, e) != NULL || !td_is_float(e->dtype) ||
-            !td_shape_equal(e->shape, td_shape_of(&p->part))) {
-            return td_fail(TD_E_MISMATCH, "'%s' must be of floats %s, as config.json has it",
-                           e->name, shape);
-        }
+        TD_CHECK(e != NULL, TD_E_MISMATCH, "there is no '%s' %s in it", p->name, shape);
+        TD_CHECK(td_safetensors_unknown(s->file, e) == NULL && td_is_float(e->dtype) &&
+                     td_shape_equal(e->shape, td_shape_of(&p->part)),
+                 TD_E_MISMATCH, "'%s' must be of floats %s, as config.json has it", e->name, shape);
         p->at = e - td_safetensors_get(s->file, 0);
         s->used[p->at] = true;
     }
     for (int i = 0; i < td_safetensors_count(s->file); i++) {
         const char *name = td_safetensors_get(s->file, i)->name;
-        if (!s->used[i] && !hf_may_stay(s, name)) {
-            return td_fail(TD_E_MISMATCH, "it has a tensor '%s', which such a model has not", name);
-        }
+        TD_CHECK(s->used[i] || hf_may_stay(s, name), TD_E_MISMATCH,
+                 "it has a tensor '%s', which such a model has not", name);
     }
     return TD_OK;
 }
@@ -316,9 +306,7 @@ static td_status hf_put(td_safetensors_out *out, int i, const td_tensor *part)
 {
     size_t bytes = (size_t)td_numel(part) * sizeof(float);
     float *values = malloc(bytes);
-    if (values == NULL) {
-        return td_fail(TD_E_NOMEM, "no memory to write a GPT");
-    }
+    TD_CHECK(values != NULL, TD_E_NOMEM, "no memory to write a GPT");
     td_read(part, values, TD_F32);
     td_status status = td_safetensors_put(out, i, 0, values, bytes);
     free(values);
@@ -328,9 +316,7 @@ static td_status hf_put(td_safetensors_out *out, int i, const td_tensor *part)
 static td_status hf_write_tensors(const char *path, const gpt_source *s)
 {
     td_safetensors_entry *entries = calloc((size_t)s->count + 1, sizeof *entries);
-    if (entries == NULL) {
-        return td_fail(TD_E_NOMEM, "no memory to write '%s'", path);
-    }
+    TD_CHECK(entries != NULL, TD_E_NOMEM, "no memory to write '%s'", path);
     for (int i = 0; i < s->count; i++) {
         const td_tensor *part = &s->items[i].part;
         entries[i] = (td_safetensors_entry){ .name = s->items[i].name,
@@ -356,12 +342,10 @@ td_status td_gpt_save(const char *folder, td_module *gpt)
     s.llama = o->rope;
     s.conv1d = !s.llama;
     bool plain = !o->rope && !o->rms_norm && !o->swiglu && !o->no_bias && o->kv_heads == o->heads;
-    if (!plain && !(o->rope && o->rms_norm && o->swiglu && o->no_bias)) {
-        return td_fail(TD_E_UNSUPPORTED,
-                       "'%s': transformers has GPT-2 (plain, or untied) and Llama (rope, rms_norm, "
-                       "swiglu, no_bias), and no such model: %s",
-                       folder, td_model_record_of(gpt).arch);
-    }
+    TD_CHECK(plain || (o->rope && o->rms_norm && o->swiglu && o->no_bias), TD_E_UNSUPPORTED,
+             "'%s': transformers has GPT-2 (plain, or untied) and Llama (rope, rms_norm, "
+             "swiglu, no_bias), and no such model: %s",
+             folder, td_model_record_of(gpt).arch);
     char *path = td_format("%s/model.safetensors", folder);
     char *beside = td_format("%s/config.json", folder);
     td_status status = path != NULL && beside != NULL ? td_make_folders(folder) : TD_E_NOMEM;

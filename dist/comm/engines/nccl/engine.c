@@ -151,10 +151,8 @@ static td_status nccl_grow(td_nccl_engine *e)
 {
     uint64_t count = e->slot_count > 0 ? 2 * e->slot_count : TD_NCCL_SLOTS;
     td_nccl_slot *slots = calloc(count, sizeof *slots);
-    if (slots == NULL) {
-        return td_fail(TD_E_NOMEM, "no memory to remember %llu collectives",
-                       (unsigned long long)count);
-    }
+    TD_CHECK(slots != NULL, TD_E_NOMEM, "no memory to remember %llu collectives",
+             (unsigned long long)count);
     for (uint64_t i = 1; i <= e->slot_count; i++) { /* the ring is full: the last tickets */
         uint64_t ticket = e->launched - e->slot_count + i;
         slots[ticket % count] = *slot_of(e, ticket);

@@ -50,12 +50,10 @@ static td_status share_id(const td_nccl_api *api, const td_nccl_options *o, td_n
         memcpy(&m, value, sizeof m);
     }
     free(value);
-    if (!whole) {
-        return td_fail(TD_E_MISMATCH,
-                       "rank 0's NCCL id has %zu bytes instead of %zu: do all ranks "
-                       "run the same build?",
-                       size, sizeof m);
-    }
+    TD_CHECK(whole, TD_E_MISMATCH,
+             "rank 0's NCCL id has %zu bytes instead of %zu: do all ranks "
+             "run the same build?",
+             size, sizeof m);
     *id = m.id;
     return m.status == TD_OK ? TD_OK : td_fail((td_status)m.status, "rank 0: %.380s", m.reason);
 }
@@ -80,21 +78,17 @@ td_status td_nccl_settle(td_nccl_engine *e, int result, double deadline, const c
         if (result != TD_NCCL_IN_PROGRESS) {
             break;
         }
-        if (td_clock() >= deadline) {
-            return td_fail(TD_E_TIMEOUT,
-                           "NCCL: %s is not done after its time: has every rank come, and do they "
-                           "reach each other (NCCL_SOCKET_IFNAME, NCCL_DEBUG=INFO)?",
-                           what);
-        }
+        TD_CHECK(td_clock() < deadline, TD_E_TIMEOUT,
+                 "NCCL: %s is not done after its time: has every rank come, and do they "
+                 "reach each other (NCCL_SOCKET_IFNAME, NCCL_DEBUG=INFO)?",
+                 what);
         if (atomic_load(&e->aborted) || (e->broken != NULL && e->broken(e->user))) {
             return td_fail(TD_E_PEER, "NCCL: %s was given up: the group is broken", what);
         }
         nccl_wait_a_little(begun);
     }
-    if (result != TD_NCCL_SUCCESS) {
-        return td_fail(TD_E_PEER, "NCCL: %s failed: %s (%s)", what, e->api->error_string(result),
-                       e->api->last_error(e->comm));
-    }
+    TD_CHECK(result == TD_NCCL_SUCCESS, TD_E_PEER, "NCCL: %s failed: %s (%s)", what,
+             e->api->error_string(result), e->api->last_error(e->comm));
     return TD_OK;
 }
 
@@ -123,9 +117,7 @@ td_status td_nccl_engine_new(const td_nccl_api *api, const td_streams *streams,
     *engine = NULL;
     TD_TRY(share_id(api, o, &id));
     td_nccl_engine *e = calloc(1, sizeof *e);
-    if (e == NULL) {
-        return td_fail(TD_E_NOMEM, "no memory for the NCCL engine");
-    }
+    TD_CHECK(e != NULL, TD_E_NOMEM, "no memory for the NCCL engine");
     td_nccl_engine_init(e, api, streams, o);
     td_status status = join_communicator(e, o, id);
     if (status == TD_OK) {

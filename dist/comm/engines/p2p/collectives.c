@@ -138,9 +138,7 @@ static td_status move_copied(td_p2p_job *j)
     td_p2p_engine *g = j->g;
     size_t bytes = (size_t)(c->count * g->size) * j->size;
     void *copy = malloc(bytes);
-    if (copy == NULL) {
-        return td_fail(TD_E_NOMEM, "out of memory for an all_to_all in place");
-    }
+    TD_CHECK(copy != NULL, TD_E_NOMEM, "out of memory for an all_to_all in place");
     memcpy(copy, c->in, bytes);
     td_p2p_buffer *in = j->in;
     j->in = g->api->buffer(g->p2p, copy, bytes, TD_P2P_WAITS);
@@ -164,9 +162,7 @@ static td_status transfer(td_p2p_job *j)
     void *source = (void *)(uintptr_t)c->in; /* there is one kind of buffer for both ways */
     j->in = g->api->buffer(g->p2p, source, (size_t)(in * c->count) * j->size, TD_P2P_WAITS);
     j->out = g->api->buffer(g->p2p, c->out, (size_t)(out * c->count) * j->size, TD_P2P_WAITS);
-    if (j->in == NULL || j->out == NULL) {
-        return td_fail(TD_E_NOMEM, "out of memory for transfers");
-    }
+    TD_CHECK(j->in != NULL && j->out != NULL, TD_E_NOMEM, "out of memory for transfers");
     TD_TRY(announce(j));
     if (td_kind_of(c->kind)->reduces) {
         return td_p2p_reduce(j);

@@ -139,9 +139,8 @@ static td_status find_failure(td_p2p_engine *g, double until, const char *words,
             continue;
         }
         bool parted = has_parted(g, r, &closed);
-        if (parted && g->peers[r].parting.status != TD_OK) {
-            return td_fail((td_status)g->peers[r].parting.status, "%s", g->peers[r].parting.reason);
-        }
+        TD_CHECK(!parted || g->peers[r].parting.status == TD_OK,
+                 (td_status)g->peers[r].parting.status, "%s", g->peers[r].parting.reason);
         *left = parted && *left < 0 ? r : *left;
         if (closed > 0.0 && closed < until) {
             dead = r;
@@ -307,9 +306,8 @@ static td_status engine_open_p2p(td_p2p_engine *g, const td_engine_init *init)
     if (result == TD_P2P_OK) {
         return TD_OK;
     }
-    if (result == TD_P2P_REFUSED) {
-        return td_fail(TD_E_NETWORK, "%s: rank %d: %s", g->api->name, g->rank, g->api->error());
-    }
+    TD_CHECK(result != TD_P2P_REFUSED, TD_E_NETWORK, "%s: rank %d: %s", g->api->name, g->rank,
+             g->api->error());
     return td_fail(result == TD_P2P_TIMEOUT ? TD_E_TIMEOUT : TD_E_NETWORK,
                    "%s: rank %d, at address %s, cannot connect to all other ranks within %.1f s: "
                    "%s. Can the hosts reach each other at the addresses that they have?",

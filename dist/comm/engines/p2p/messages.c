@@ -142,9 +142,7 @@ td_status td_p2p_start(void *engine, const td_collective *c, void **handle)
     td_p2p_engine *g = engine;
     look_at_copies(g);
     request *r = make_request(g, c);
-    if (r == NULL) {
-        return td_fail(TD_E_NOMEM, "out of memory for a message");
-    }
+    TD_CHECK(r != NULL, TD_E_NOMEM, "out of memory for a message");
     td_p2p_result result = message_begin(g, r);
     if (result != TD_P2P_OK) {
         end_request(g, r);

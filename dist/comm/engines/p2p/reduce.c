@@ -62,14 +62,11 @@ static td_status take_scratch(td_p2p_job *j, int64_t count)
         g->scratch_bytes = g->scratch != NULL ? each * (size_t)g->size : 0;
     }
     j->scratch = calloc((size_t)g->size, sizeof(td_p2p_buffer *));
-    if (g->scratch == NULL || j->scratch == NULL) {
-        return td_fail(TD_E_NOMEM, "out of memory for what other ranks send to be summed");
-    }
+    TD_CHECK(g->scratch != NULL && j->scratch != NULL, TD_E_NOMEM,
+             "out of memory for what other ranks send to be summed");
     for (int r = 0; r < g->size; r++) {
         j->scratch[r] = g->api->buffer(g->p2p, row_of(j, r), row_bytes(j), TD_P2P_WAITS);
-        if (j->scratch[r] == NULL) {
-            return td_fail(TD_E_NOMEM, "out of memory for transfers");
-        }
+        TD_CHECK(j->scratch[r] != NULL, TD_E_NOMEM, "out of memory for transfers");
     }
     return TD_OK;
 }
@@ -217,9 +214,7 @@ static td_status reduce_large(td_p2p_job *j, const void **terms)
 td_status td_p2p_reduce(td_p2p_job *j)
 {
     const void **terms = calloc((size_t)j->g->size, sizeof *terms);
-    if (terms == NULL) {
-        return td_fail(TD_E_NOMEM, "out of memory for a sum over ranks");
-    }
+    TD_CHECK(terms != NULL, TD_E_NOMEM, "out of memory for a sum over ranks");
     bool small = (size_t)j->c->count * j->size <= SMALL_BYTES;
     td_status status = small || td_kind_of(j->c->kind)->gives_all ? reduce_at_once(j, terms)
                                                                   : reduce_large(j, terms);

@@ -56,9 +56,8 @@ static td_status find_segment(td_shm *shm, td_store *store, double timeout)
     (void)sscanf(text, "%d %d", &pid, &fd);
     free(text);
     td_status status = td_shm_map(pid, fd, shm->bytes, &memory);
-    if (status == TD_E_PEER) {
-        return td_fail(status, "rank 0 (pid %d) has died, or runs in another container", pid);
-    }
+    TD_CHECK(status != TD_E_PEER, status, "rank 0 (pid %d) has died, or runs in another container",
+             pid);
     TD_TRY(status);
     shm->segment = memory;
     bool same = memcmp(shm->segment->magic, TD_SHM_MAGIC, sizeof(shm->segment->magic)) == 0 &&
@@ -130,14 +129,10 @@ static void shm_destroy(void *engine)
 
 static td_status shm_init(void **engine, const td_engine_init *init)
 {
-    if (init->size > TD_SHM_MAX_RANKS) {
-        return td_fail(TD_E_UNSUPPORTED, "shm: %d ranks; it is made for up to %d: use gloo",
-                       init->size, TD_SHM_MAX_RANKS);
-    }
+    TD_CHECK(init->size <= TD_SHM_MAX_RANKS, TD_E_UNSUPPORTED,
+             "shm: %d ranks; it is made for up to %d: use gloo", init->size, TD_SHM_MAX_RANKS);
     td_shm *shm = calloc(1, sizeof *shm);
-    if (shm == NULL) {
-        return td_fail(TD_E_NOMEM, "out of memory for a process group");
-    }
+    TD_CHECK(shm != NULL, TD_E_NOMEM, "out of memory for a process group");
     shm->rank = init->rank;
     shm->size = init->size;
     shm->waiting.spin = FIRST_SPIN;

@@ -72,16 +72,12 @@ td_status td_shm_create(const char *what, size_t bytes, void **memory, int *fd)
 {
     *memory = NULL;
     size_t left = memory_left();
-    if (bytes > left) {
-        return td_fail(TD_E_NOMEM,
-                       "%s: %s of shared memory are wanted, %s are left: close other "
-                       "programs, or use fewer ranks or a smaller model",
-                       what, td_describe_bytes(bytes), td_describe_bytes(left));
-    }
+    TD_CHECK(bytes <= left, TD_E_NOMEM,
+             "%s: %s of shared memory are wanted, %s are left: close other "
+             "programs, or use fewer ranks or a smaller model",
+             what, td_describe_bytes(bytes), td_describe_bytes(left));
     *fd = memfd_create(MEMORY_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (*fd < 0) {
-        return td_fail(TD_E_IO, "%s: no shared memory: memfd_create: %s", what, strerror(errno));
-    }
+    TD_CHECK(*fd >= 0, TD_E_IO, "%s: no shared memory: memfd_create: %s", what, strerror(errno));
     /* Allocates the memory now: a lack of memory later would be a SIGBUS. */
     int error = ftruncate(*fd, (off_t)bytes) != 0 ? errno : posix_fallocate(*fd, 0, (off_t)bytes);
     /* Nor may its size change: other processes check the seals. */
@@ -124,23 +120,17 @@ td_status td_shm_map(pid_t pid, int fd, size_t bytes, void **memory)
         close(mine);
         known = false;
     }
-    if (!known && access(path, F_OK) == 0) {
-        return td_fail(TD_E_MISMATCH,
-                       "%s is no shared memory of %zu bytes made by this version of tandem; do all "
-                       "ranks run the same program?",
-                       path, bytes);
-    }
-    if (mine < 0 && has_ended(pid)) {
-        return td_fail(TD_E_PEER,
-                       "the process that made %s (pid %d) has died, or runs in another container",
-                       path, (int)pid);
-    }
-    if (mine < 0) {
-        return td_fail(TD_E_IO,
-                       "the shared memory of pid %d cannot be opened (%s: %s): all ranks of a host "
-                       "must be the same user's, and in one container",
-                       (int)pid, path, strerror(error));
-    }
+    TD_CHECK(known || access(path, F_OK) != 0, TD_E_MISMATCH,
+             "%s is no shared memory of %zu bytes made by this version of tandem; do all "
+             "ranks run the same program?",
+             path, bytes);
+    TD_CHECK(mine >= 0 || !has_ended(pid), TD_E_PEER,
+             "the process that made %s (pid %d) has died, or runs in another container", path,
+             (int)pid);
+    TD_CHECK(mine >= 0, TD_E_IO,
+             "the shared memory of pid %d cannot be opened (%s: %s): all ranks of a host "
+             "must be the same user's, and in one container",
+             (int)pid, path, strerror(error));
     td_status status = map(path, mine, bytes, memory);
     close(mine);
     return status;
@@ -213,10 +203,9 @@ td_status td_shm_weave(void *engine, void *memory, const int64_t *cuts, int piec
 {
     td_shm *shm = engine;
     int found = td_shm_find_region(shm, memory, 1);
-    if (found < 0 || shm->regions[found].woven != NULL) {
-        return td_fail(TD_E_ARG, "td_group_weave: memory that %s",
-                       found < 0 ? "is not of td_group_memory" : "is woven already");
-    }
+    TD_CHECK(found >= 0 && shm->regions[found].woven == NULL, TD_E_ARG,
+             "td_group_weave: memory that %s",
+             found < 0 ? "is not of td_group_memory" : "is woven already");
     td_shm_region *region = &shm->regions[found];
     size_t ranks = (size_t)shm->size, all = region->bytes * ranks;
     char *range = mmap(NULL, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -270,9 +259,7 @@ static td_status memory_agree(td_shm *shm, const td_collective *c, int step, int
     TD_TRY(td_shm_step(shm, c));
     for (int r = 0; r < shm->size; r++) {
         offer = &shm->segment->rank[r].offer[step];
-        if (offer->error[0] != '\0') {
-            return td_fail(TD_E_NOMEM, "rank %d: %s", r, offer->error);
-        }
+        TD_CHECK(offer->error[0] == '\0', TD_E_NOMEM, "rank %d: %s", r, offer->error);
     }
     return TD_OK;
 }
@@ -301,10 +288,8 @@ td_status td_shm_memory(void *engine, const td_collective *c, void **memory)
     TD_TRY(td_shm_enter(shm, c, -1, 0));
     size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = (size_t)(c->count > 0 ? c->count : 1);
     int fd = -1, place = free_place(shm);
-    if (place < 0) {
-        return td_fail(TD_E_NOMEM, "td_group_memory: %d of these at a time are the most",
-                       TD_SHM_MAX_REGIONS);
-    }
+    TD_CHECK(place >= 0, TD_E_NOMEM, "td_group_memory: %d of these at a time are the most",
+             TD_SHM_MAX_REGIONS);
     td_shm_region *region = &shm->regions[place];
     region->bytes = (bytes + page - 1) / page * page;
     shm->region_count = place < shm->region_count ? shm->region_count : place + 1;

@@ -104,9 +104,7 @@ td_status td_shm_start(void *engine, const td_collective *c, void **handle)
         shm->free_requests = request->next;
     } else {
         request = malloc(sizeof *request);
-        if (request == NULL) {
-            return td_fail(TD_E_NOMEM, "out of memory for a message");
-        }
+        TD_CHECK(request != NULL, TD_E_NOMEM, "out of memory for a message");
     }
     *request = (td_shm_request){ .c = c, .ticket = shm->tickets[c->peer][direction_of(c)]++ };
     *handle = request;

@@ -74,9 +74,8 @@ td_status td_shm_check(const td_shm *shm)
     for (int i = 0; i < PATIENCE && atomic_load(&s->broken) == TD_SHM_BREAKING; i++) {
         sched_yield();
     }
-    if (atomic_load(&s->broken) != TD_SHM_BROKEN) {
-        return td_fail(TD_E_PEER, "another rank has broken the group");
-    }
+    TD_CHECK(atomic_load(&s->broken) == TD_SHM_BROKEN, TD_E_PEER,
+             "another rank has broken the group");
     return td_fail(s->status, "%s", s->reason);
 }
 

@@ -59,9 +59,7 @@ td_status td_sim_write_kernels(const char *path)
     td_profile_totals t = td_profile_result();
     td_sim_costs sums = { .count = 0 };
     FILE *file = fopen(path, "w");
-    if (file == NULL) {
-        return td_fail(TD_E_IO, "cannot write %s: %s", path, strerror(errno));
-    }
+    TD_CHECK(file != NULL, TD_E_IO, "cannot write %s: %s", path, strerror(errno));
     for (int i = 0; i < t.rows; i++) {
         char name[NAME];
         td_profile_row row = td_profile_get(i);

@@ -51,9 +51,7 @@ static td_status sim_start(void *engine, const td_collective *c, void **request)
     td_sim_world *w = world_of(seat);
     td_status status = TD_OK;
     td_sim_call *call = calloc(1, sizeof *call), **end = &seat->calls;
-    if (call == NULL) {
-        return td_fail(TD_E_NOMEM, "sim: no memory for a collective");
-    }
+    TD_CHECK(call != NULL, TD_E_NOMEM, "sim: no memory for a collective");
     *call = (td_sim_call){ .c = c, .seat = seat };
     pthread_mutex_lock(&w->lock);
     if (dies(seat->owner)) {

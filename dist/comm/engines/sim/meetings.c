@@ -83,9 +83,7 @@ static td_status carry_out(const td_sim_meeting *m, int size)
 static td_status compare_calls(const td_sim_meeting *m, int size)
 {
     td_entered *entered = malloc((size_t)size * sizeof *entered);
-    if (entered == NULL) {
-        return td_fail(TD_E_NOMEM, "no memory to compare %d ranks", size);
-    }
+    TD_CHECK(entered != NULL, TD_E_NOMEM, "no memory to compare %d ranks", size);
     for (int rank = 0; rank < size; rank++) {
         entered[rank] = td_entered_of(m->calls[rank]->c);
     }
