@@ -113,7 +113,7 @@ static td_tape *begin_tape(void)
 static _Thread_local struct {
     td_operation_fn observe;
     void *user;
-    uint64_t step; /* 0: nobody observes */
+    uint64_t step; /* 0: no observer */
 } observer;
 
 void td_observe_operations(td_operation_fn observe, void *user)

@@ -20,7 +20,7 @@ from collections import defaultdict
 PLAN = [
     ("tensor", 3410, 3455, "a thread of many reserves its share of addresses; ranks that are threads end as one"),
     ("tensor/kernels", 900),
-    ("tensor/cpu", 12250),
+    ("tensor/cpu", 12255),
     ("tensor/cuda", 8300),
     ("tensor/*", 3360, 3730, "replacing files safely (system/) is twice what it was; a file in memory; kinds of files, names in the environment"),
     ("autograd", 1610, 1640, "backward in two halves, without which a pipeline has bubbles; results are observed"),

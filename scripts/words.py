@@ -11,7 +11,7 @@ import sys
 
 WORDS = [  # what is not written, what is written instead, places left
     (r"pictures?", "image", 101),
-    (r"nobody", "no thread, no rank, no caller: name the thing", 45),
+    (r"nobody", "no thread, no rank, no caller: name the thing", 43),
     (r"beside", "next to, compared with", 23),
     (r"so many", "a number of, N", 25),
     (r"meets?|met", "in range, valid; waits for, is reached by", 93),
@@ -26,7 +26,7 @@ WORDS = [  # what is not written, what is written instead, places left
     (r"lies|lie|lay", "is, is stored", 132),
     (r"the articles?", "the name: distribuuuu", 0),
     (r"one behind the other", "one after the other", 0),
-    (r"is told|are told", "gets, receives, is called with", 14),
+    (r"is told|are told", "gets, receives, is called with", 12),
 ]
 ROOMS = ["tensor", "autograd", "nn", "data", "dist", "apps", "examples"]
 SOURCES = (".c", ".h", ".inc", ".def", ".cu", ".cuh", ".cc")

@@ -25,7 +25,7 @@ typedef struct header_slot {
 } header_slot;
 
 typedef struct step {
-    double began; /* seconds; 0: nobody observed then */
+    double began; /* seconds; 0: no observer then */
     int pins;     /* td_step_pin */
 
     td_arena *arena[ARENAS];           /* of the devices (arena_index), NULL until used */
