@@ -342,8 +342,10 @@ static td_status join_parts(bool last)
         free(path);
     }
     fputs(TAIL, whole);
-    TD_CHECK(!ferror(whole) | (fclose(whole) != 0), TD_E_IO,
-             "the trace '%s' could not be written: %s", trace.path, strerror(errno));
+    bool wrong = ferror(whole) != 0;
+    wrong = fclose(whole) != 0 || wrong;
+    TD_CHECK(!wrong, TD_E_IO, "the trace '%s' could not be written: %s", trace.path,
+             strerror(errno));
     return TD_OK;
 }
 

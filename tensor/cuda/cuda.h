@@ -20,10 +20,9 @@ typedef struct td_cuda {
     char name[256]; /* "NVIDIA H200" */
     int sm;         /* compute capability, 90 for 9.0 */
     int multiprocessors;
-    size_t memory;       /* bytes, all of it */
-    cudaStream_t stream; /* the compute stream */
-    pthread_rwlock_t
-        recording; /* a thread that records a graph reads; while it is written none may */
+    size_t memory;              /* bytes, all of it */
+    cudaStream_t stream;        /* the compute stream */
+    pthread_rwlock_t recording; /* read-locked by a thread that records a graph */
 } td_cuda;
 
 /* Opens a device: the first call finds the GPU and makes its context. TD_E_DEVICE: td_last_error()

@@ -36,7 +36,7 @@ static td_status read_row(const char *path, char *line, report_table *t)
     for (char *cell; (cell = strsep(&line, ",")) != NULL; columns++) {
         char *end = cell;
         double value = *cell != '\0' ? td_strtod(cell, &end) : NAN;
-        TD_CHECK(columns != 0 || fabs(value) <= REPORT_LARGEST && *end == '\0', TD_E_FORMAT,
+        TD_CHECK(columns != 0 || (fabs(value) <= REPORT_LARGEST && *end == '\0'), TD_E_FORMAT,
                  "%s:%lld: '%.40s' is no number of a step", path, (long long)t->rows + 2, cell);
         TD_CHECK(columns != t->columns && *end == '\0', TD_E_FORMAT,
                  "%s:%lld: '%.40s' is no number of one of %d columns", path, (long long)t->rows + 2,
