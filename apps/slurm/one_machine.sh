@@ -4,10 +4,21 @@
 #     apps/slurm/one_machine.sh srun --nodes 2 --ntasks 2 apps/cifar_ddp_slurm
 #
 # It needs Slurm (apt-get install slurm-wlm) and root, and neither systemd nor munge nor a database: one controller
-# and two node daemons, with all their files in a folder of /tmp. Without munge whoever reaches the daemons' ports
-# (20000 to 22999) can run programs as root meanwhile: this is for a machine of your own. Tests source this file for its
-# functions.
+# and two node daemons, with all their files in a folder of /tmp. They listen on the loopback only. Without munge
+# whoever can connect there, which is every user of this machine, can run programs as root meanwhile: this is for a
+# machine of your own. Tests source this file for its functions.
 slurm_daemons=()
+
+# Slurm's daemons and commands bind to the address of the machine's name: it is to be the loopback's.
+slurm_on_loopback() { # slurm_on_loopback SCRIPT ARGUMENT...: where it is not, starts the script again, in a place where it is
+    [ "$(hostname)" != localhost ] && [[ "$(getent ahostsv4 "$(hostname)")" != '127.0.0.1 '* ]] || return 0
+    unshare --uts true || {
+        echo "${1##*/}: a cluster that only this machine reaches has a name of its own, which a container may not give:" \
+            "docker run --cap-add SYS_ADMIN" >&2
+        exit 1
+    }
+    exec unshare --uts bash -c 'hostname localhost && exec bash "$@"' bash "$@"
+}
 
 slurm_conf() { # slurm_conf FOLDER FIRST-PORT: writes the cluster's files
     local host i dir=$1
@@ -34,6 +45,7 @@ TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 SwitchType=switch/none
+CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
 MpiDefault=none
 ReturnToService=2
 SelectType=select/cons_tres
@@ -70,8 +82,22 @@ slurm_up() { # slurm_up FOLDER: daemons, as children of this script; until all n
 }
 
 slurm_down() { # slurm_down FOLDER: ends them, and removes the folder
-    [ ${#slurm_daemons[@]} -eq 0 ] || kill "${slurm_daemons[@]}" 2>/dev/null
-    wait "${slurm_daemons[@]}" 2>/dev/null
+    local i
+    if [ ${#slurm_daemons[@]} -gt 0 ]; then
+        # Jobs first: a step that cannot tell the controller of its end keeps its node's daemon.
+        squeue -h -o %A 2>/dev/null | xargs -r scancel 2>/dev/null
+        for ((i = 0; i < 150; i++)); do
+            [ -n "$(squeue -h 2>/dev/null)" ] || break
+            sleep 0.1
+        done
+        kill "${slurm_daemons[@]}" 2>/dev/null
+        for ((i = 0; i < 100; i++)); do
+            kill -0 "${slurm_daemons[@]}" 2>/dev/null || break
+            sleep 0.1
+        done
+        kill -KILL "${slurm_daemons[@]}" 2>/dev/null
+        wait "${slurm_daemons[@]}" 2>/dev/null
+    fi
     rm -rf "$1"
 }
 
@@ -80,6 +106,7 @@ if [ "${BASH_SOURCE[0]}" = "$0" ]; then
         command -v $tool >/dev/null || { echo "${0##*/}: $tool is not installed: apt-get install slurm-wlm" >&2; exit 1; }
     done
     [ "$(id -u)" = 0 ] || { echo "${0##*/}: Slurm's daemons run as root here: sudo $0 ..." >&2; exit 1; }
+    slurm_on_loopback "$0" "$@"
     folder=$(mktemp -d)
     trap 'slurm_down "$folder"' EXIT
     chmod 755 "$folder" # tasks read it

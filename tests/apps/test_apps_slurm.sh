@@ -129,7 +129,13 @@ says 'TERM from Slurm: it stops with a checkpoint' 'stopped after step [0-9]+ of
 works 'and goes on' srun --nodes 2 --ntasks 2 apps/cifar_resnet18 --resume cancelled --epochs 1
 says 'in mid-epoch' '^resumed from cancelled after step '
 
-works 'a cluster for one command' env -u SLURM_CONF bash "$repository/apps/slurm/one_machine.sh" srun --nodes 2 --ntasks 2 sh -c 'echo "$SLURMD_NODENAME"'
+# A cluster for one command, on a machine whose name is nobody's address, and with no sockets but its own.
+works 'a cluster for one command' env -u SLURM_CONF unshare --uts --net sh -c \
+    'hostname elsewhere; ip link set lo up; ip addr add 10.78.0.9/32 dev lo; exec bash "$@"' sh \
+    "$repository/apps/slurm/one_machine.sh" srun --nodes 2 --ntasks 2 sh -c 'echo "$SLURMD_NODENAME"; ss -Hltnp'
 says '  on both nodes' '^n2$'
+awk '/^LISTEN/ { sub(":.*", "", $4); split($6, name, "\""); print name[2], $4 }' "$work/out" | sort -u >"$work/listen"
+printf '%s 127.0.0.1\n' slurmctld slurmd srun >"$work/wanted"
+same '  which listens on the loopback only' "$work/wanted" "$work/listen"
 fails 'a wrong option is told' 64 'unrecognized option' srun --ntasks 1 apps/cifar_ddp_slurm --nonsense
 done_testing

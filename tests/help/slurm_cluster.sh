@@ -14,6 +14,7 @@ done
 
 # shellcheck source=apps/slurm/one_machine.sh
 . apps/slurm/one_machine.sh
+slurm_on_loopback "$0"
 trap 'slurm_down "$work"' EXIT
 chmod 755 "$work" # tasks read it
 slurm_conf "$work/slurm" $((17000 + $$ % 1000 * 3))
