@@ -59,11 +59,12 @@ static bool has_sum(const char *path, const char *md5)
     return access(path, R_OK) == 0 && td_file_md5(path, own) == TD_OK && strcasecmp(own, md5) == 0;
 }
 
-/* Old bytes that have turned out wrong are thrown away, and everything is fetched once more. */
+/* Old bytes that have turned out wrong are cut off, and everything is fetched once more into the
+ * same file, which is the one that is locked. */
 static td_status fetch_part(const char *part, const char *path, const td_download_options *options)
 {
     char md5[33];
-    for (bool resumed = true; resumed; remove(part)) {
+    for (bool resumed = true; resumed;) {
         TD_TRY(td_transfer(part, MOST_ARCHIVE, options, &resumed));
         TD_TRY(td_file_md5(part, md5));
         if (strcasecmp(md5, options->md5) == 0) {
@@ -71,11 +72,33 @@ static td_status fetch_part(const char *part, const char *path, const td_downloa
                        ? TD_OK
                        : td_fail(TD_E_IO, "%s: cannot be renamed: %s", part, strerror(errno));
         }
+        TD_CHECK(truncate(part, 0) == 0, TD_E_IO, "%s: cannot be emptied: %s", part,
+                 strerror(errno));
     }
+    remove(part);
     return td_fail(TD_E_CHECKSUM,
                    "%s: the file's MD5 is %s, expected %s: it was changed or damaged on the "
                    "way. It has been deleted; try again, or another network",
                    options->url, md5, options->md5);
+}
+
+/* Of several processes the others wait for the first, whose file may have another name, or none, by
+ * then. */
+static int lock_part(const char *part)
+{
+    struct stat locked, named;
+    for (;;) {
+        int lock = open(part, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        if (lock < 0) {
+            return lock;
+        }
+        flock(lock, LOCK_EX);
+        if (fstat(lock, &locked) == 0 && stat(part, &named) == 0 && locked.st_ino == named.st_ino &&
+            locked.st_dev == named.st_dev) {
+            return lock;
+        }
+        close(lock);
+    }
 }
 
 td_status td_fetch_checked(const char *path, const td_download_options *options)
@@ -83,9 +106,8 @@ td_status td_fetch_checked(const char *path, const td_download_options *options)
     char part[TD_CIFAR_PATH];
     TD_CHECK(snprintf(part, sizeof part, "%s.part", path) < (int)sizeof part, TD_E_ARG,
              "%s: the path is too long", path);
-    int lock = open(part, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    int lock = lock_part(part);
     TD_CHECK(lock >= 0, TD_E_IO, "%s: cannot be written: %s", part, strerror(errno));
-    flock(lock, LOCK_EX); /* of several processes the others wait for the first */
     bool there = has_sum(path, options->md5);
     td_status status = there ? TD_OK : fetch_part(part, path, options);
     if (there) {

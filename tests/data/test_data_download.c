@@ -214,6 +214,21 @@ static void test_a_text(void **state)
     assert_false(exists("c.txt") || exists("c.txt.part"));
 }
 
+/* What is fetched in the place of wrong old bytes goes into the file whose lock others wait for. */
+static void test_fetched_into_the_locked_file(void **state)
+{
+    (void)state;
+    td_download_options options = options_for("text", "whole");
+    struct stat locked, fetched;
+    temp_write("d.txt.part", "something else", 14);
+    FILE *part = fopen(temp_path("d.txt.part"), "r");
+    assert_int_equal(td_fetch_checked(temp_path("d.txt"), &options), TD_OK);
+    assert_int_equal(fstat(fileno(part), &locked), 0);
+    assert_int_equal(stat(temp_path("d.txt"), &fetched), 0);
+    assert_true(locked.st_ino == fetched.st_ino);
+    fclose(part);
+}
+
 static void test_folders_are_made(void **state)
 {
     (void)state;
@@ -453,6 +468,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEMP_TEST(test_whole),
         TEMP_TEST(test_a_text),
+        TEMP_TEST(test_fetched_into_the_locked_file),
         TEMP_TEST(test_folders_are_made),
         TEMP_TEST(test_cut_off_transfer_goes_on),
         TEMP_TEST(test_server_without_ranges),
