@@ -42,7 +42,7 @@ PLAN = [
     ("dist/comm/*", 11700, 12670, "five ways to meet, and restarts, are in store and launch; messages have names; worlds that follow each other; a rank may be a thread"),
     ("dist/ddp", 1085),
     ("dist/ddp/extra", 1120),
-    ("dist/shard", 1185, 1205, "its settings have just come here from td_ddp's options"),
+    ("dist/shard", 1185, 1205, "the settings of ZeRO, which td_ddp does not know, are checked and said here"),
     ("dist/slices", 560, 950, "VOCAB and SEQUENCE: a vocabulary, and rows, beyond a rank's memory"),
     ("dist/pipeline", 600, 1520, "leaves over stages, messages asked for ahead, cutting by work, forward alone, and drawings are half of it"),
     ("dist/leaves", 880, 1045, "a leaf may be a micro-batch: backwards in halves, of parts of a model"),

@@ -23,6 +23,8 @@ enum { GUARD = TD_ALIGNMENT }; /* bytes behind each block that nobody may touch 
 enum { GUARD = 0 };
 #endif
 
+_Static_assert(sizeof(void *) == 8, "tandem needs a 64-bit machine: addresses here have 64 bits");
+
 enum {
     GROWTH = 2 << 20,  /* bytes; a huge page */
     DEVICE_UNIT = 256, /* bytes; what libraries for GPUs expect addresses to be a multiple of */

@@ -59,17 +59,14 @@ _Noreturn static void simulate(const worlds *w, char **argv)
 /* A rank of td_ddp is a leaf, so the program gets as many. */
 static char **add_leaves(const worlds *w, char **argv)
 {
-    static char leaves[16];
     int count = 0;
     while (argv[count] != NULL) {
         count++;
     }
-    char **longer = calloc((size_t)count + 3, sizeof *longer);
-    TD_REQUIRE(longer != NULL, TD_HERE, "no memory for %d arguments", count);
+    char **longer = calloc((size_t)count + 2, sizeof *longer);
+    TD_REQUIRE(longer != NULL && asprintf(&longer[count], "--leaves=%d", (int)w->world) >= 0,
+               TD_HERE, "no memory for %d arguments", count);
     memcpy(longer, argv, (size_t)count * sizeof *argv);
-    snprintf(leaves, sizeof leaves, "%d", (int)w->world);
-    longer[count] = "--leaves";
-    longer[count + 1] = leaves;
     return longer;
 }
 
