@@ -1,7 +1,6 @@
 """Asks --report-live's server: as a browser does, and as nobody should.
 
-usage: live_client.py free                     prints a port that nobody listens on
-       live_client.py page PORT FILE SECONDS   waits for the page, and writes it to FILE
+usage: live_client.py page PORT FILE SECONDS   waits for the page, and writes it to FILE
        live_client.py hostile PORT             prints the outcome of each bad request
        live_client.py silent PORT              connects, sends half a request, and waits for the end of the server
 """
@@ -38,12 +37,8 @@ def ask(port, request, close=False):
 
 
 def main():
-    what, port = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 0
-    if what == "free":
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            print(s.getsockname()[1])
-    elif what == "page":
+    what, port = sys.argv[1], int(sys.argv[2])
+    if what == "page":
         end = time.monotonic() + float(sys.argv[4])
         answer = b""
         while time.monotonic() < end and not answer.startswith(b"HTTP/1.1 200"):
@@ -62,6 +57,7 @@ def main():
     else:
         s = socket.create_connection(("127.0.0.1", port))
         s.sendall(b"GET / HT")
+        print("sent", flush=True)
         s.settimeout(120)
         print(s.recv(100))
 

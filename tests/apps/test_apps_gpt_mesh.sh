@@ -55,14 +55,17 @@ three_d() { # three_d TDRUN-OPTION... -- OPTION...
 }
 (three_d --nproc-per-node 1 -- --mesh pp=1) >whole 2>&1
 rm gpt_3d.safetensors
-port=$((20000 + $$ % 10000))
+port=$(free_port)
 for node in first second; do
     three_d --nnodes 1:2 --rdzv-endpoint "127.0.0.1:$port" --max-restarts 5 --nproc-per-node 4 -- --resume 1 >$node 2>&1 &
     nodes[${#nodes[@]}]=$!
-    sleep 0.5 # the first one has the port
+    for ((i = 0; i < 1000; i++)); do # until the first one has the port
+        grep -q ":$(printf %04X "$port") 0*:0000 0A " /proc/net/tcp /proc/net/tcp6 && break
+        sleep 0.02
+    done
 done
 for ((i = 0; i < 1000; i++)); do
-    grep -qa '^step    24' first second && break
+    grep -qas '^step    24' first second && break
     sleep 0.02
 done
 kill -TERM "${nodes[1]}"

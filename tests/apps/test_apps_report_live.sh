@@ -7,7 +7,7 @@ page=$PWD/tests/apps/report_page.py
 text=$PWD/README.md
 few=(--limit 400 --batch-size 10)
 cd "$work" || exit 1
-port=$(python3 "$client" free)
+port=$(free_port)
 
 start() { # start SECONDS COMMAND...: in the background; its output is in $work/run
     timeout "$@" >"$work/run" 2>&1 </dev/null &
@@ -54,9 +54,9 @@ diff wanted out
 tap $? 'each is answered' out
 python3 "$client" silent "$port" >silent 2>&1 &
 works 'a page behind half a request' python3 "$client" page "$port" live.html 30
-python3 "$client" silent "$port" >silent 2>&1 &
+python3 "$client" silent "$port" >half 2>&1 &
 silent=$!
-sleep 0.5
+until [ -s half ]; do sleep 0.02; done
 kill -INT "$run"
 ended 'Ctrl-C ends the run, although a request is half' 130
 wait "$silent"

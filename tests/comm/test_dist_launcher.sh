@@ -307,9 +307,19 @@ fails 'the last lines of stderr where there is no message' 5 'the reason is writ
 node() { # node RANK NAME ARGUMENTS...: in the background; output in $work/NAME, pid in $pid
     local rank=$1 name=$2
     shift 2
+    rm -f "$work/$name" # lines of a job before are not this one's
     "$apps/tdrun" --nnodes 2 --node-rank "$rank" --master-addr 127.0.0.1 --master-port "$port" \
         "$@" >"$work/$name" 2>&1 &
     pid=$!
+}
+
+await_line() { # await_line PATTERN NAME: node NAME says it, within 60 s
+    local i
+    for ((i = 0; i < 1200; i++)); do
+        grep -qsE -- "$1" "$work/$2" && return 0
+        sleep 0.05
+    done
+    return 1
 }
 
 port=$(free_port)
@@ -328,10 +338,7 @@ file_says 'two nodes: they meet' "$work/second" '^met rank=2 world=3 local=0/1 s
 port=$(free_port)
 node 0 first "$worker" env meet # the host comes first, and says for whom it waits
 first=$pid
-for ((i = 0; i < 300; i++)); do
-    ! grep -q 'waiting for' "$work/first" || break
-    sleep 0.1
-done
+await_line 'waiting for' first
 node 1 second "$worker" env meet
 wait "$pid" "$first"
 code_is 'a node that comes late' 0 $? "$work/first"
@@ -385,7 +392,7 @@ first=$pid
 node 1 second --max-restarts 1 "$worker" "note:$dir" "until:$dir/go" meet
 wait_for "$dir/0.0" "$dir/1.0"
 kill -STOP "$pid"
-sleep 6
+await_line 'was lost: no sign of life' first
 kill -CONT "$pid"
 wait_for "$dir/0.1" "$dir/1.1"
 tap $? 'a node that was given up and is heard again: both start again' "$work/second"
@@ -550,6 +557,7 @@ fails 'a world that is absurd' 1 'the most is' timeout 20 env RANK=0 WORLD_SIZE=
 elastic() { # elastic NAME ARGUMENTS...
     local name=$1
     shift
+    rm -f "$work/$name"
     "$apps/tdrun" --nnodes 1:2 --rdzv-endpoint "127.0.0.1:$port" "$@" >"$work/$name" 2>&1 &
     pid=$!
 }

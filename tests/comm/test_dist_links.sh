@@ -37,7 +37,7 @@ nodes() { # nodes ADDRESS ARGUMENTS...: a launcher on each host, in the backgrou
 await_line() { # await_line PATTERN FILE: it comes within 60 s
     local i
     for ((i = 0; i < 1200; i++)); do
-        grep -qE "$1" "$2" && return 0
+        grep -qsE "$1" "$2" && return 0
         sleep 0.05
     done
     return 1

@@ -1,7 +1,7 @@
 # Sourced by the test scripts: TAP lines, and a few kinds of checks. Not a test itself.
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
-apps=$PWD/${BUILD:-build/cc}/apps
+apps=$PWD/${BUILD:-build/cc}/apps ports=$PWD/build/ports
 export LC_ALL=C # decimal points, and the order of names
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -96,10 +96,13 @@ two_ranks() { # two_ranks PROGRAM DEVICE DEVICE MODE: that meet in a file of $wo
     return $rc
 }
 
-free_port() { # a port that nobody listens at, and that no connection is given
-    local port
+free_port() { # a port that nobody listens at, that no connection is given, and that no other script of this tree has
+    local port owner
+    mkdir -p "$ports"
     while :; do
         port=$((20000 + RANDOM % 10000))
+        owner=$(readlink "$ports/$port") && ! kill -0 "$owner" 2>/dev/null && rm -f "$ports/$port"
+        ln -s $$ "$ports/$port" 2>/dev/null || continue
         (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || break
     done
     echo "$port"

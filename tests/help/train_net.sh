@@ -31,7 +31,7 @@ LIST
 
 # until_line FILE PATTERN PID: waits until the output has such a line, or the process has ended.
 until_line() {
-    until grep -qE -- "$2" "$1" || ! kill -0 "$3" 2>/dev/null; do
+    until grep -qsE -- "$2" "$1" || ! kill -0 "$3" 2>/dev/null; do
         sleep 0.02
     done
 }
