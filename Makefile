@@ -109,6 +109,8 @@ $(foreach p,$(TESTS),$(if $(findstring $(p),$(notdir $(TEST_SRC:.c=) $(TEST_SCRI
     $(error TESTS: no test has '$(p)' in its name)))
 # The test programs that chosen scripts start. A script names them whole, or by a beginning that ends in _.
 NAMES    := $(if $(TESTS),$(if $(TEST_SH),$(shell grep -oh 'test_[a-z0-9_]*' $(TEST_SH))))
+# Test programs and scripts without the word start no app.
+WITH_APPS := $(if $(TESTS),$(if $(TEST_SH),$(shell grep -l apps $(TEST_SH))),all)
 STARTED  := $(filter $(addprefix $(B)/tests/,$(NAMES:%_=%_%)),$(call tests_of,$(TEST_SRC)))
 LONG     := $(call tests_of,$(LONG_SRC))
 LONG_SH  := $(call sources,tests,long_*.sh) tests/mutants.sh
@@ -300,7 +302,9 @@ $(B)/tests/libhelp.a: $(call objects,$(HELP_SRC))
 	@mkdir -p $(@D)
 	$(call say,AR,$@)rm -f $@; $(AR) rcs $@ $^
 
-link = $(call say,LINK,$@)mkdir -p $(@D) && $(CC) $(ALL_CFLAGS) $(SMALL_LD) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^)
+# Programs that are not for use are linked by the fastest linker.
+fast_ld = $(if $(SANITIZE)$(EMULATE)$(filter $(B)/tests/%,$@),$(if $(LDFLAGS),,$(TD_FAST_LD)))
+link = $(call say,LINK,$@)mkdir -p $(@D) && $(CC) $(ALL_CFLAGS) $(SMALL_LD) $(fast_ld) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^)
 
 $(call programs,$(filter-out apps/tools/% examples/%,$(APP_SRC))): $(B)/apps/%: $(O)/apps/%.o
 $(B)/apps/cifar_speedrun: $(O)/examples/speedrun/cifar_speedrun.o
@@ -350,7 +354,7 @@ $(B)/bench/peer_openmpi: bench/peer_openmpi.c bench/allreduce.h
 	$(call say,MPICC,$@)$(TD_MPICC) -std=c11 -D_GNU_SOURCE -O2 $(WARN) -I. -o $@ $<
 
 -include $(wildcard $(patsubst %.o,%.d,$(call objects,$(LIB_SRC) $(COMMON) $(APP_SRC) $(TEST_SRC) \
-                    $(LONG_SRC) $(WORKER_SRC) $(HELP_SRC) $(wildcard bench/*.c tests/gpu/*.c tests/count/*.c))))
+                    $(LONG_SRC) $(FUZZ_SRC) $(WORKER_SRC) $(HELP_SRC) $(wildcard bench/*.c tests/gpu/*.c tests/count/*.c))))
 
 # ---- targets ----
 
@@ -373,7 +377,7 @@ needs-tests: needs-core
 run: all ## the main job: ResNet-18 on CIFAR-10 (fetched on the first run); ARGS="--epochs 1"
 	apps/cifar_resnet18 --download $(ARGS)
 
-tests: needs-tests lib links $(TEST_BIN) $(STARTED) $(call tests_of,$(WORKER_SRC)) $(if $(EMULATE)$(TD_NVCC),$(GPU_CHECK))
+tests: needs-tests lib $(if $(WITH_APPS),links) $(TEST_BIN) $(STARTED) $(call tests_of,$(WORKER_SRC)) $(if $(EMULATE)$(TD_NVCC),$(GPU_CHECK))
 test: tests ## all tests; TESTS="data step": those with such names; SANITIZE=..., CC=clang
 	@BUILD=$(B) SANITIZE=$(SANITIZE) NAMED="$(TESTS)" tests/run.sh $(TEST_BIN) $(TEST_SH)
 
@@ -480,33 +484,20 @@ format: ## puts all sources into the project's format
 sizes: ## lines of code by folder next to the plan, fails above it; SINCE=COMMIT compares with that
 	@CC="$(CC)" python3 scripts/sizes.py $(SINCE)
 
-# Fuzz targets are built by clang. What reads input has the fuzzer's instrumentation; the rest of the library has the
-# checks alone, and is that of the tests with these sanitizers.
-FUZZ_FLAGS := $(STD) -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -DTD_DEBUG=1 \
-              $(WARN) -Wno-pass-failed -I. -pthread $(TD_CFLAGS)
-READERS    := data/% nn/io/% nn/models/files/% dist/comm/% tensor/tune/% apps/%
-FUZZ_SRC_LIB := $(filter-out tensor/cuda/% tests/emulate/% %.cu %.cc,$(LIB_SRC))
-FUZZ_LIB   := $(patsubst %.c,build/fuzz/%.o,$(filter $(READERS),$(FUZZ_SRC_LIB)))
-CHECKED    := build/clang-nocuda-address-undefined
-FUZZ_REST  := $(patsubst %.c,$(CHECKED)/%.o,$(filter-out $(READERS),$(FUZZ_SRC_LIB)))
-build/fuzz/%.o: %.c $(FLAGS)
-	@mkdir -p $(@D)
-	$(call say,FUZZ,$<)clang $(FUZZ_FLAGS) -fsanitize=fuzzer-no-link -MMD -MP -c -o $@ $<
-ifneq ($(B),$(CHECKED)) # which is where this ends
-.PHONY: fuzz-rest
-fuzz-rest:
-	@$(MAKE) --no-print-directory CC=clang CUDA=0 EMULATE= KIT= SANITIZE=address,undefined $(FUZZ_REST)
-$(FUZZ_REST): fuzz-rest ;
-endif
-build/fuzz/libtandem.a: $(FUZZ_LIB) $(FUZZ_REST)
-	$(call say,AR,$@)rm -f $@; $(AR) rcs $@ $^
-build/fuzz/libcommon.a: $(COMMON:%.c=build/fuzz/%.o)
-	$(call say,AR,$@)rm -f $@; $(AR) rcs $@ $^
-$(foreach s,$(FUZZ_SRC),$(eval build/fuzz/$(basename $(notdir $(s))): $(s:%.c=build/fuzz/%.o)))
-$(FUZZERS): build/fuzz/libcommon.a build/fuzz/libtandem.a
-	$(call say,LINK,$@)clang $(FUZZ_FLAGS) -fsanitize=fuzzer -o $@ $(filter %.o,$^) $(filter %.a,$^) $(ALL_LIBS)
--include $(wildcard $(FUZZ_LIB:.o=.d) $(COMMON:%.c=build/fuzz/%.d))
+# Fuzz targets are programs of clang's build with these sanitizers, in which what reads input tells the fuzzer
+# where it goes: it is compiled once for them and for the tests.
+CHECKED := build/clang-nocuda-address-undefined
+READERS := data/% nn/io/% nn/models/files/% dist/comm/% tensor/tune/% apps/% tests/fuzz/%
+ifeq ($(B),$(CHECKED))
+$(call objects,$(filter $(READERS),$(LIB_SRC) $(COMMON) $(FUZZ_SRC))): ALL_CFLAGS += -fsanitize=fuzzer-no-link
+$(foreach s,$(FUZZ_SRC),$(eval build/fuzz/$(basename $(notdir $(s))): $(call objects,$(s))))
+$(FUZZERS): $(call objects,$(COMMON)) $(LIB) $(LINKED)
+	$(link) -fsanitize=fuzzer $(ALL_LIBS)
 fuzzers: $(FUZZERS)
+else
+fuzzers:
+	@$(MAKE) --no-print-directory CC=clang CUDA=0 EMULATE= KIT= SANITIZE=address,undefined $@
+endif
 fuzz: fuzzers ## the parsers against invented input; FUZZ_SECONDS=60 for pictures, settings (needs clang)
 	@scripts/fuzz.sh $(FUZZ_SECONDS) $(FUZZERS)
 

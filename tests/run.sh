@@ -8,9 +8,9 @@
 # or TANDEM_LONG is set (make test-long). What took longest the last time goes first, in this build or
 # another one; what has not run yet, scripts before programs.
 #
-# Two run at a time (JOBS=n), each with no input. Those with a line "run: waits" in their source spend
-# their time on waiting, for time limits and processes of others: they have a place of their own, one at
-# a time, beside the two. A program prints TAP: one "ok" or "not ok" line a
+# Three run at a time (JOBS=n), each with no input: on two CPUs one of them mostly waits. Those with a line
+# "run: waits" in their source do little else, for time limits and processes of others: two of them run beside
+# the three. A program prints TAP: one "ok" or "not ok" line a
 # test, after or before a plan, "1..N". Tests that were planned and did not run have failed. Of what
 # failed all but the "ok" lines is shown; of what was skipped, the reason. Each line begins with
 # how many programs and scripts have ended, of how many. The last line is "N passed, N failed".
@@ -128,8 +128,8 @@ for test; do
     if waits "$test"; then waiting+=("$test"); else working+=("$test"); fi
 done
 trap 'kill 0' INT # what runs in the background does not hear Ctrl-C
-lane 1 "${waiting[@]}" &
-lane "${JOBS:-2}" "${working[@]}"
+lane 2 "${waiting[@]}" &
+lane "${JOBS:-3}" "${working[@]}"
 wait
 passed=0 failed=0
 for test in "$@"; do

@@ -76,7 +76,7 @@ changes PRECISION bf16
 changes WINOGRAD True MODEL.ARCH resnet18 TRAIN.IM_SIZE 128 # EfficientNet has no such convolutions
 changes MODEL.ARCH resnet18
 changes MODEL.NUM_CLASSES 6
-changes MODEL.DUMMY_INPUT True
+changes MODEL.DUMMY_INPUT True MODEL.DUMMY_SAMPLES 12
 changes MODEL.DUMMY_SAMPLES 20 MODEL.DUMMY_INPUT True MODEL.DUMMY_SAMPLES 12
 changes MODEL.WEIGHTS again/best
 mkdir models

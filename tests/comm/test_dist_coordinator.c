@@ -1,5 +1,6 @@
 /* The launcher's coordinator alone: this program is the agents of two nodes, which report failures
  * in every order, and reads which of them it takes for the cause; and who may start again. */
+// run: waits
 #include "tensor/clock.h"
 #include "dist/comm/launch/link.h"
 #include "dist/comm/launch/launcher.h"

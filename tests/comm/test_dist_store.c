@@ -1,5 +1,6 @@
 /* The stores: TCP, file, and a prefix on either; several threads; the TCP server and strangers. The
  * file store's own is in test_dist_file_store.c. */
+// run: waits
 #include "tensor/clock.h"
 #include "dist/dist.h"
 #include "dist/comm/store/net.h"

@@ -1,5 +1,6 @@
 /* The TCP store's server and those who do not belong to its job, or flood it: nothing is served
  * without the token, and others are answered meanwhile. */
+// run: waits
 #include "tensor/clock.h"
 #include "dist/comm/engines/shm/shm.h"
 #include "dist/comm/store/tcp.h"

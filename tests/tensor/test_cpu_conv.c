@@ -3,6 +3,7 @@
  * how many random shapes each instruction set gets, and nothing else then, TANDEM_CONV_SEED where
  * they begin: for long runs, and for slow machines. */
 #include "tensor/cpu/isa.h"
+#include "tests/help/sanitized.h"
 #include "tests/tensor/conv_case.h"
 
 #include <math.h>
@@ -14,7 +15,7 @@
 
 #include <cmocka.h>
 
-enum { RANDOM_SHAPES = 70 };
+enum { RANDOM_SHAPES = TD_SANITIZED ? 10 : 70 };
 
 static uint64_t setting(const char *name, uint64_t otherwise)
 {

@@ -1,6 +1,7 @@
 /* Winograd's transform against plain double-precision loops, at every instruction set of the
  * machine: also where conv.c would not take it, since its rules may change. */
 #include "tensor/cpu/conv_wino_internal.h"
+#include "tests/help/sanitized.h"
 #include "tests/tensor/conv_case.h"
 
 #include <setjmp.h>
@@ -11,7 +12,7 @@
 
 #include <cmocka.h>
 
-enum { RANDOM_SHAPES = 24 };
+enum { RANDOM_SHAPES = TD_SANITIZED ? 6 : 24 };
 
 static size_t workspace_of(const td_conv2d_desc *d, td_conv2d_pass pass)
 {
