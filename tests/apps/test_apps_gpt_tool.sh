@@ -29,6 +29,18 @@ weights model.st >expected
 weights best.st >best
 same 'the best model is the last one' expected best
 
+while read -r batch width context preset; do # docs/memory.md: 16 P + 4 B T C (16 L + 7) bytes
+    works "memory of $preset" "$gpt" --data text.txt --preset "$preset" --batch-size "$batch" --epochs 1 --epoch-steps 2 --memory
+    ratio=$(awk -v row=$((4 * batch * context * width)) '/ parameters: / { p = $6; layers = $8 }
+        /^memory: / { gsub(",", ""); is = ($3 + $6 + $8 + $13) * 2 ^ 20 } END { print is / (16 * p + row * (16 * layers + 7)) }' out)
+    awk "BEGIN { exit !($ratio > 0.9 && $ratio < 1.1) }"
+    tap $? "  is what docs/memory.md says ($ratio times)" out
+done <<'END'
+12 128 64 gpt-nano
+24 128 128 gpt-nano layers=2 context=128
+8 256 64 gpt-nano layers=6 width=256
+END
+
 # ---- going on ----
 
 works 'a checkpoint in mid-epoch' "$gpt" "${few[@]}" --print-every 1 --save-every-steps 7 --save part.st
