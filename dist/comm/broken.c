@@ -20,6 +20,12 @@ void td_group_break(td_group *group, td_status status, const char *cause)
     }
 }
 
+td_status td_group_fail(td_group *group, td_status status)
+{
+    td_group_break(group, status, td_last_error());
+    return td_fail((td_status)atomic_load(&group->broken), "%s", group->cause);
+}
+
 td_status td_group_check(td_group *group)
 {
     td_status status = (td_status)atomic_load(&group->broken);

@@ -2,6 +2,7 @@
 #include "dist/comm/group.h"
 
 #include "tensor/clock.h"
+#include "dist/comm/process.h"
 #include "dist/comm/rendezvous.h"
 #include "dist/comm/thread_rank.h"
 #include "dist/comm/watchdog.h"
@@ -33,15 +34,8 @@ static dist_state *dist_now(void)
     const td_thread_rank *thread = td_thread_rank_now();
     return thread != NULL && thread->state != NULL ? thread->state : &of_process;
 }
-#define dist (*dist_now())
 
 /* ---- agreeing on an engine ---- */
-
-static double group_seconds_left(double deadline)
-{
-    double left = deadline - td_clock();
-    return left > 1e-3 ? left : 1e-3;
-}
 
 /* Fails after a wait for `rank` has failed. If the wait timed out, and no other rank has told a
  * cause, the message names `rank`. */
@@ -74,7 +68,7 @@ static td_status group_agree(const td_group *group, td_store *store, double dead
     for (int r = 0; r < group->size && status == TD_OK; r++) {
         char *wish;
         snprintf(key, sizeof key, "wish/%d", r);
-        status = td_store_get_text(store, key, group_seconds_left(deadline), &wish);
+        status = td_store_get_text(store, key, td_seconds_until(deadline), &wish);
         if (status != TD_OK) {
             return fail_missing(group, store, status, r);
         }
@@ -109,6 +103,7 @@ static td_status tell_failure(const td_group *group, td_store *store, td_status 
 /* ranks: the members' ranks in the world; NULL: all ranks. */
 static td_status start_engine(td_group *group, const int *ranks)
 {
+    dist_state *d = dist_now();
     double deadline = td_clock() + group->timeout;
     td_store *store;
     if (group->size == 1) {
@@ -118,17 +113,17 @@ static td_status start_engine(td_group *group, const int *ranks)
         td_engine_init place = { .rank = group->rank, .size = group->size, .index = group->index };
         return group->engine_type->init(&group->engine, &place);
     }
-    TD_TRY(td_watched_store_open(group->store, &dist.met, ranks, group->size, &store));
+    TD_TRY(td_watched_store_open(group->store, &d->met, ranks, group->size, &store));
     td_status status = group_agree(group, store, deadline);
     if (status == TD_OK) {
         td_engine_init init = { .backend = group->engine_type->name,
                                 .rank = group->rank,
                                 .size = group->size,
                                 .store = store,
-                                .address = dist.met.address[0] ? dist.met.address : NULL,
-                                .timeout = group_seconds_left(deadline),
+                                .address = d->met.address[0] ? d->met.address : NULL,
+                                .timeout = td_seconds_until(deadline),
                                 .index = group->index };
-        init.connect = dist.connect > 0 ? fmin(dist.connect, init.timeout) : init.timeout;
+        init.connect = d->connect > 0 ? fmin(d->connect, init.timeout) : init.timeout;
         status = group->engine_type->init(&group->engine, &init);
     }
     status = status == TD_OK ? TD_OK : tell_failure(group, store, status);
@@ -159,37 +154,39 @@ void td_group_end(td_group *group)
  * takes the default engine. */
 static const td_engine_type *find_engine(const int *ranks, int size)
 {
-    bool nccl = strcmp(dist.backend, "nccl") == 0;
+    dist_state *d = dist_now();
+    bool nccl = strcmp(d->backend, "nccl") == 0;
     if (td_thread_rank_now() != NULL) {
         return td_thread_rank_now()->engine;
     }
-    if (nccl && !td_device_can_use_nccl(dist.met.local_rank)) {
+    if (nccl && !td_device_can_use_nccl(d->met.local_rank)) {
         return NULL;
     }
-    return td_engine_find(dist.backend[0] != '\0' && !nccl                    ? dist.backend
-                          : td_rendezvous_on_one_host(&dist.met, ranks, size) ? "shm"
-                                                                              : "gloo");
+    return td_engine_find(d->backend[0] != '\0' && !nccl                    ? d->backend
+                          : td_rendezvous_on_one_host(&d->met, ranks, size) ? "shm"
+                                                                            : "gloo");
 }
 
 /* Makes a group of `size` ranks, of which this process is number `rank`. ranks: the members' ranks
  * in the world; NULL: all ranks. */
 static td_status make_group(int rank, int size, const int *ranks, const char *label, td_group **out)
 {
+    dist_state *d = dist_now();
     char prefix[32];
     td_group *group = calloc(1, sizeof *group);
     TD_CHECK(group != NULL, TD_E_NOMEM, "out of memory for a process group");
     group->rank = rank;
     group->size = size;
-    group->index = dist.group_count;
-    group->timeout = dist.group_count > 0 ? dist.groups[0]->timeout : dist.timeout;
+    group->index = d->group_count;
+    group->timeout = d->group_count > 0 ? d->groups[0]->timeout : d->timeout;
     snprintf(group->label, sizeof group->label, "%s", label);
     snprintf(group->device_wish, sizeof group->device_wish, "%s",
-             strcmp(dist.backend, "nccl") == 0 ? "nccl" : "");
+             strcmp(d->backend, "nccl") == 0 ? "nccl" : "");
     snprintf(prefix, sizeof prefix, "pg%d/", group->index);
     td_queue_init(&group->queue);
     td_status status = td_thread_rank_now() != NULL
                            ? TD_OK
-                           : td_prefix_store_open(dist.met.store, prefix, &group->store);
+                           : td_prefix_store_open(d->met.store, prefix, &group->store);
     if (status == TD_OK) {
         group->engine_type = find_engine(ranks, size);
         status = start_engine(group, ranks);
@@ -207,7 +204,7 @@ static td_status make_group(int rank, int size, const int *ranks, const char *la
 static void choose_backend(const td_dist_options *options)
 {
     const char *text = options->backend != NULL ? options->backend : getenv("TANDEM_BACKEND");
-    snprintf(dist.backend, sizeof dist.backend, "%s", text != NULL ? text : "");
+    snprintf(dist_now()->backend, sizeof dist_now()->backend, "%s", text != NULL ? text : "");
 }
 
 /* A rank that is a thread knows its place. */
@@ -231,7 +228,7 @@ static td_status meet(const td_dist_options *options)
     TD_CHECK(td_spawn_way_find() == NULL, TD_E_ARG,
              "td_dist_init: ranks are simulated (TANDEM_SIM), and this program "
              "does not start them by td_spawn");
-    return td_rendezvous(options, &dist.met);
+    return td_rendezvous(options, &dist_now()->met);
 }
 
 /* Ranks that are threads share what there is one of in a process. */
@@ -247,7 +244,7 @@ static void part(void)
 {
     td_thread_rank *thread = td_thread_rank_now();
     if (thread == NULL) {
-        td_rendezvous_end(&dist.met);
+        td_rendezvous_end(&dist_now()->met);
     } else {
         free(thread->state);
         thread->state = NULL;
@@ -258,51 +255,53 @@ td_status td_dist_init_at(td_dist_options given, td_site at)
 {
     static const double TIMEOUT = 300;
     const td_dist_options *options = &given;
-    TD_REQUIRE(!dist.initialized, at,
+    TD_REQUIRE(!dist_now()->initialized, at,
                "td_dist_init: it has been called before; td_dist_destroy comes first");
     TD_TRY(meet(options));
-    dist.timeout = options->timeout > 0 ? options->timeout : TIMEOUT;
-    dist.connect = options->gathering != NULL ? options->gathering->connect_timeout : 0;
-    dist.group_count = 0;
+    dist_state *d = dist_now();
+    d->timeout = options->timeout > 0 ? options->timeout : TIMEOUT;
+    d->connect = options->gathering != NULL ? options->gathering->connect_timeout : 0;
+    d->group_count = 0;
     choose_backend(options);
-    td_status status = make_group(dist.met.rank, dist.met.world_size, NULL, "", &dist.groups[0]);
+    td_status status = make_group(d->met.rank, d->met.world_size, NULL, "", &d->groups[0]);
     if (status != TD_OK) {
         char text[TD_CAUSE_BYTES];
         snprintf(text, sizeof text, "%s", td_last_error());
         part();
         return td_fail(status, "%s", text);
     }
-    dist.group_count = 1;
-    dist.initialized = true;
+    d->group_count = 1;
+    d->initialized = true;
     share_process(td_dist_local_world_size(), td_dist_local_rank());
     return TD_OK;
 }
 
 void td_dist_destroy(void)
 {
-    if (!dist.initialized) {
+    dist_state *d = dist_now();
+    if (!d->initialized) {
         return;
     }
-    while (dist.group_count > 0) {
-        td_group_end(dist.groups[--dist.group_count]);
-        dist.groups[dist.group_count] = NULL;
+    while (d->group_count > 0) {
+        td_group_end(d->groups[--d->group_count]);
+        d->groups[d->group_count] = NULL;
     }
-    dist.initialized = false;
+    d->initialized = false;
     share_process(1, 0);
     part();
 }
 
 bool td_dist_is_initialized(void)
 {
-    return dist.initialized;
+    return dist_now()->initialized;
 }
 
 td_group *td_dist_world(void)
 {
     TD_REQUIRE(
-        dist.initialized, TD_NOWHERE,
+        dist_now()->initialized, TD_NOWHERE,
         "there is no process group: call td_dist_init first; td_ddp and all collectives need it");
-    return dist.groups[0];
+    return dist_now()->groups[0];
 }
 
 td_group *td_group_or_world(td_group *group)
@@ -312,22 +311,22 @@ td_group *td_group_or_world(td_group *group)
 
 int td_dist_rank(void)
 {
-    return dist.initialized ? dist.met.rank : 0;
+    return dist_now()->initialized ? dist_now()->met.rank : 0;
 }
 
 int td_dist_world_size(void)
 {
-    return dist.initialized ? dist.met.world_size : 1;
+    return dist_now()->initialized ? dist_now()->met.world_size : 1;
 }
 
 int td_dist_local_rank(void)
 {
-    return dist.initialized ? dist.met.local_rank : 0;
+    return dist_now()->initialized ? dist_now()->met.local_rank : 0;
 }
 
 int td_dist_local_world_size(void)
 {
-    return dist.initialized ? dist.met.local_world_size : 1;
+    return dist_now()->initialized ? dist_now()->met.local_world_size : 1;
 }
 
 /* ---- groups of some ranks ---- */
@@ -416,8 +415,9 @@ static td_status name_group(const int *ranks, int count, char *label, size_t siz
 
 td_status td_group_new(const int *ranks, int count, td_group **group)
 {
+    dist_state *d = dist_now();
     int place = check_ranks(ranks, count);
-    TD_REQUIRE(dist.group_count < MAX_GROUPS, TD_NOWHERE,
+    TD_REQUIRE(d->group_count < MAX_GROUPS, TD_NOWHERE,
                "td_group_new: %d groups are the most; make them once, not in every step",
                MAX_GROUPS);
     *group = NULL;
@@ -425,11 +425,9 @@ td_status td_group_new(const int *ranks, int count, td_group **group)
     if (place >= 0) {
         char label[sizeof(*group)->label];
         status = name_group(ranks, count, label, sizeof label);
-        if (status == TD_OK) {
-            status = make_group(place, count, ranks, label, group);
-        }
+        status = status == TD_OK ? make_group(place, count, ranks, label, group) : status;
     }
-    dist.groups[dist.group_count++] = *group; /* counted on all ranks, whatever happened here */
+    d->groups[d->group_count++] = *group; /* counted on all ranks, whatever happened here */
     return status;
 }
 
@@ -438,8 +436,8 @@ void td_group_free(td_group *group)
     if (group == NULL) {
         return;
     }
-    TD_REQUIRE(group != dist.groups[0], TD_NOWHERE,
+    TD_REQUIRE(group != dist_now()->groups[0], TD_NOWHERE,
                "td_group_free: this is the world; td_dist_destroy ends it");
-    dist.groups[group->index] = NULL;
+    dist_now()->groups[group->index] = NULL;
     td_group_end(group);
 }

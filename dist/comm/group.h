@@ -55,6 +55,8 @@ td_group *td_group_or_world(td_group *group);
 /* Breaks the group. The first cause stays, and the engine tells it to the other ranks if it can.
  * Call it without the queue's lock. */
 void td_group_break(td_group *group, td_status status, const char *cause);
+/* The same with td_last_error(); returns the group's status, with its cause as the message. */
+td_status td_group_fail(td_group *group, td_status status);
 
 /* Fails with the cause if the group is broken. */
 td_status td_group_check(td_group *group);

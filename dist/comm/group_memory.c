@@ -4,6 +4,7 @@
 
 #include "tensor/storage.h"
 #include "tensor/extend.h"
+#include "tensor/system/list.h"
 
 #include <stdlib.h>
 
@@ -14,15 +15,6 @@ struct td_group_lender {
     td_group_lender *next;
 };
 
-static void unlink_lender(td_group_lender *lender)
-{
-    td_group_lender **link = &lender->group->lenders;
-    while (*link != lender) {
-        link = &(*link)->next;
-    }
-    *link = lender->next;
-}
-
 static void give_back(td_lender *base, void *data)
 {
     td_group_lender *lender = (td_group_lender *)(void *)base;
@@ -30,7 +22,7 @@ static void give_back(td_lender *base, void *data)
     if (group != NULL) {
         td_engine_acquire(group);
         group->engine_type->memory_free(group->engine, data);
-        unlink_lender(lender);
+        *TD_LINK_TO(&group->lenders, lender) = lender->next;
         td_engine_release(group);
     }
     free(lender);

@@ -3,26 +3,24 @@
 
 const td_kind *td_kind_of(td_collective_kind kind)
 {
-    /* name, who gives, who takes, a piece for each rank is given, is taken, pieces are reduced */
     static const td_kind kinds[] = {
-        [TD_COLLECTIVE_ALL_REDUCE] = { "all_reduce", TD_EACH_RANK, TD_EACH_RANK, false, false,
-                                       true },
-        [TD_COLLECTIVE_BROADCAST] = { "broadcast", TD_ROOT, TD_EACH_RANK, false, false, false },
-        [TD_COLLECTIVE_REDUCE] = { "reduce", TD_EACH_RANK, TD_ROOT, false, false, true },
-        [TD_COLLECTIVE_ALL_GATHER] = { "all_gather", TD_EACH_RANK, TD_EACH_RANK, false, true,
-                                       false },
-        [TD_COLLECTIVE_REDUCE_SCATTER] = { "reduce_scatter", TD_EACH_RANK, TD_EACH_RANK, true,
-                                           false, true },
-        [TD_COLLECTIVE_GATHER] = { "gather", TD_EACH_RANK, TD_ROOT, false, true, false },
-        [TD_COLLECTIVE_SCATTER] = { "scatter", TD_ROOT, TD_EACH_RANK, true, false, false },
-        [TD_COLLECTIVE_ALL_TO_ALL] = { "all_to_all", TD_EACH_RANK, TD_EACH_RANK, true, true,
-                                       false },
-        [TD_COLLECTIVE_SEND] = { "send", TD_EACH_RANK, TD_NO_RANK, false, false, false },
-        [TD_COLLECTIVE_RECV] = { "recv", TD_NO_RANK, TD_EACH_RANK, false, false, false },
-        [TD_COLLECTIVE_BARRIER] = { "barrier", TD_NO_RANK, TD_NO_RANK, false, false, false },
-        [TD_COLLECTIVE_MEMORY] = { "group_memory", TD_NO_RANK, TD_NO_RANK, false, false, false },
-        [TD_COLLECTIVE_REPLAY] = { "captured step", TD_NO_RANK, TD_NO_RANK, false, false, false },
-        [TD_COLLECTIVE_COUNT] = { "unknown", TD_NO_RANK, TD_NO_RANK, false, false, false },
+        [TD_COLLECTIVE_ALL_REDUCE] = { "all_reduce", TD_EACH_RANK, TD_EACH_RANK, .reduces = true },
+        [TD_COLLECTIVE_BROADCAST] = { "broadcast", .gives = TD_ROOT, .takes = TD_EACH_RANK },
+        [TD_COLLECTIVE_REDUCE] = { "reduce", TD_EACH_RANK, TD_ROOT, .reduces = true },
+        [TD_COLLECTIVE_ALL_GATHER] = { "all_gather", TD_EACH_RANK, TD_EACH_RANK,
+                                       .takes_all = true },
+        [TD_COLLECTIVE_REDUCE_SCATTER] = { "reduce_scatter", TD_EACH_RANK, TD_EACH_RANK,
+                                           .gives_all = true, .reduces = true },
+        [TD_COLLECTIVE_GATHER] = { "gather", TD_EACH_RANK, TD_ROOT, .takes_all = true },
+        [TD_COLLECTIVE_SCATTER] = { "scatter", TD_ROOT, TD_EACH_RANK, .gives_all = true },
+        [TD_COLLECTIVE_ALL_TO_ALL] = { "all_to_all", TD_EACH_RANK, TD_EACH_RANK, .gives_all = true,
+                                       .takes_all = true },
+        [TD_COLLECTIVE_SEND] = { "send", .gives = TD_EACH_RANK },
+        [TD_COLLECTIVE_RECV] = { "recv", .takes = TD_EACH_RANK },
+        [TD_COLLECTIVE_BARRIER] = { .name = "barrier" },
+        [TD_COLLECTIVE_MEMORY] = { .name = "group_memory" },
+        [TD_COLLECTIVE_REPLAY] = { .name = "captured step" },
+        [TD_COLLECTIVE_COUNT] = { .name = "unknown" },
     };
     return &kinds[kind < TD_COLLECTIVE_COUNT ? kind : TD_COLLECTIVE_COUNT];
 }

@@ -1,8 +1,11 @@
 /* Looks at processes of this host, and at this one's limits and stderr. */
 #include "dist/comm/process.h"
 
+#include "tensor/clock.h"
+
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -24,6 +27,18 @@ td_status td_files_for(int processes, int each)
              (unsigned long long)needed, processes, processes == 1 ? "" : "es",
              (unsigned long long)allowed);
     return TD_OK;
+}
+
+double td_seconds_until(double deadline)
+{
+    return fmax(deadline - td_clock(), 1e-3);
+}
+
+void td_close_fd(int fd)
+{
+    if (fd >= 0) {
+        close(fd);
+    }
 }
 
 bool td_stderr_is_read(double seconds)

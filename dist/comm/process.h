@@ -13,6 +13,12 @@
  * for children or connections: a connection that is never accepted waits for its whole time-out. */
 td_status td_files_for(int processes, int each);
 
+/* Seconds that are left, but some, for calls to which 0 says nothing. */
+double td_seconds_until(double deadline);
+
+/* Closes a descriptor, unless it is negative. */
+void td_close_fd(int fd);
+
 /* The state letter of a process ('T': stopped) and its start time. 0: no such process, or a
  * zombie. TD_PROCESS_UNKNOWN: this process cannot read /proc now, for example because it has too
  * many open files; *start_time stays. */

@@ -4,6 +4,7 @@
 #include "tensor/clock.h"
 #include "dist/comm/group.h"
 #include "dist/comm/watchdog.h"
+#include "tensor/system/list.h"
 #include "tensor/system/thread.h"
 #include "tensor/hooks.h"
 #include "tensor/backend.h"
@@ -37,16 +38,6 @@ static void note_begin(td_queue *q, const td_collective *c, double now)
     q->begun++;
 }
 
-/* Breaks the group after a failed collective. Returns the status, with the group's cause as
- * message. */
-static td_status fail_collective(td_group *group, td_status status)
-{
-    char text[TD_CAUSE_BYTES];
-    snprintf(text, sizeof text, "%s", td_last_error());
-    td_group_break(group, status, text);
-    return td_fail((td_status)atomic_load(&group->broken), "%s", group->cause);
-}
-
 /* Runs a collective by the engine's `run`. Without the lock, with `busy` set. */
 static td_status run_collective(td_group *group, const td_collective *c)
 {
@@ -55,7 +46,7 @@ static td_status run_collective(td_group *group, const td_collective *c)
     td_status status =
         memory ? type->memory(group->engine, c, c->out) : type->run(group->engine, c);
     return status == TD_OK || (memory && status == TD_E_NOMEM) ? status
-                                                               : fail_collective(group, status);
+                                                               : td_group_fail(group, status);
 }
 
 /* Ends a work. With the lock. */
@@ -69,6 +60,15 @@ static void finish_work(td_group *group, td_work *work, td_status status)
     group->queue.outstanding--;
     atomic_store(&work->done, true);
     pthread_cond_broadcast(&group->queue.done);
+}
+
+/* The same without the lock; a failure breaks the group. */
+static void end_work(td_group *group, td_work *work, td_status status)
+{
+    status = status == TD_OK ? TD_OK : td_group_fail(group, status);
+    pthread_mutex_lock(&group->queue.lock);
+    finish_work(group, work, status);
+    pthread_mutex_unlock(&group->queue.lock);
 }
 
 /* ---- driving the engine: with `busy`, and with the lock, which is released meanwhile ---- */
@@ -89,9 +89,7 @@ static void drive_one(td_group *group)
     begin_work(q, work, true);
     pthread_mutex_unlock(&q->lock);
     td_status status = td_group_check(group);
-    if (status == TD_OK) {
-        status = run_collective(group, &work->c);
-    }
+    status = status == TD_OK ? run_collective(group, &work->c) : status;
     pthread_mutex_lock(&q->lock);
     q->current_begun = 0;
     finish_work(group, work, status);
@@ -111,17 +109,12 @@ static void start_messages(td_group *group, bool background)
         }
         if (status != TD_OK) {
             pthread_mutex_unlock(&q->lock);
-            status = fail_collective(group, status);
+            end_work(group, work, status);
             pthread_mutex_lock(&q->lock);
-            finish_work(group, work, status);
             continue;
         }
-        td_work **end = &q->active;
-        while (*end != NULL) {
-            end = &(*end)->next;
-        }
         work->next = NULL;
-        *end = work;
+        *TD_LINK_TO(&q->active, NULL) = work;
     }
 }
 
@@ -139,13 +132,8 @@ static bool poll_messages(td_group *group)
             link = &work->next;
             continue;
         }
-        if (status != TD_OK) {
-            status = fail_collective(group, status);
-        }
         *link = work->next;
-        pthread_mutex_lock(&group->queue.lock);
-        finish_work(group, work, status);
-        pthread_mutex_unlock(&group->queue.lock);
+        end_work(group, work, status);
         ended = true;
     }
     return ended;
@@ -277,10 +265,8 @@ static td_status start_threads(td_group *group, bool communicates)
 /* Without the lock. The other ranks wait for a collective that cannot be queued here. */
 static td_status fail_submit(td_group *group)
 {
-    char text[TD_CAUSE_BYTES];
-    snprintf(text, sizeof text, "%s; the other ranks wait for a collective", td_last_error());
-    td_group_break(group, TD_E_NOMEM, text);
-    return td_fail(TD_E_NOMEM, "%s", text);
+    return td_group_fail(
+        group, td_fail(TD_E_NOMEM, "%s; the other ranks wait for a collective", td_last_error()));
 }
 
 /* ---- engines without threads ---- */
@@ -288,11 +274,17 @@ static td_status fail_submit(td_group *group)
 void td_queue_end_work(td_work *work)
 {
     td_group *group = work->group;
-    td_status status = group->engine_type->end(group->engine, work->request);
-    status = status == TD_OK ? TD_OK : fail_collective(group, status);
-    pthread_mutex_lock(&group->queue.lock);
-    finish_work(group, work, status);
-    pthread_mutex_unlock(&group->queue.lock);
+    end_work(group, work, group->engine_type->end(group->engine, work->request));
+}
+
+/* To the caller, who waits at once if there is no place for the handle. */
+static td_status work_hand_over(td_work *work, td_work **handle)
+{
+    if (handle == NULL) {
+        return td_work_wait(work, 0);
+    }
+    *handle = work;
+    return TD_OK;
 }
 
 static td_status submit_at_once(td_group *group, td_collective *c, td_work **handle)
@@ -309,16 +301,9 @@ static td_status submit_at_once(td_group *group, td_collective *c, td_work **han
     work->begun = work->queued;
     td_status status = group->engine_type->start(group->engine, &work->c, &work->request);
     if (status != TD_OK) {
-        status = fail_collective(group, status);
-        pthread_mutex_lock(&q->lock);
-        finish_work(group, work, status);
-        pthread_mutex_unlock(&q->lock);
+        end_work(group, work, status);
     }
-    if (handle == NULL) {
-        return td_work_wait(work, 0);
-    }
-    *handle = work;
-    return TD_OK;
+    return work_hand_over(work, handle);
 }
 
 td_status td_submit(td_group *group, td_collective *c, double timeout, td_work **handle)
@@ -362,11 +347,7 @@ td_status td_submit(td_group *group, td_collective *c, double timeout, td_work *
         }
     }
     pthread_mutex_unlock(&q->lock);
-    if (handle == NULL) {
-        return td_work_wait(work, 0);
-    }
-    *handle = work;
-    return TD_OK;
+    return work_hand_over(work, handle);
 }
 
 void td_engine_acquire(td_group *group)

@@ -3,6 +3,7 @@
 
 #include "tensor/clock.h"
 #include "tensor/system/number.h"
+#include "tensor/system/text.h"
 #include "dist/comm/group.h"
 
 #include <stdio.h>
@@ -35,39 +36,36 @@ void td_ranks_text(const bool *present, int count, bool value, char *text, size_
     }
 }
 
-/* "f32, 1048576 elements, root 0". */
-static void describe_data(const td_entered *e, char *text, size_t size)
+/* Appends " (f32, 1048576 elements, root 0)". */
+static void append_data(const td_entered *e, char *text, size_t size)
 {
     const td_kind *kind = td_kind_of(e->kind);
-    int length = snprintf(text, size, "%s, %lld element%s", td_dtype_name(e->dtype),
-                          (long long)e->count, e->count == 1 ? "" : "s");
+    td_append(text, size, " (%s, %lld element%s", td_dtype_name(e->dtype), (long long)e->count,
+              e->count == 1 ? "" : "s");
     if (kind->reduces && e->op != TD_SUM) {
-        length += snprintf(text + length, size - (size_t)length, ", %s", td_reduction_name(e->op));
+        td_append(text, size, ", %s", td_reduction_name(e->op));
     }
     if (kind->gives == TD_ROOT || kind->takes == TD_ROOT) {
-        snprintf(text + length, size - (size_t)length, ", root %d", e->peer);
+        td_append(text, size, ", root %d", e->peer);
     } else if (e->kind == TD_COLLECTIVE_ALL_GATHER && e->peer > 0) {
-        snprintf(text + length, size - (size_t)length, ", unit %d", e->peer);
+        td_append(text, size, ", unit %d", e->peer);
     }
+    td_append(text, size, ")");
 }
 
 void td_describe_entered(const td_entered *e, char *text, size_t size)
 {
-    char data[128] = "";
-    if (e->kind == TD_COLLECTIVE_MEMORY) {
-        snprintf(data, sizeof data, " (%lld bytes)", (long long)e->count);
-    } else if (e->kind != TD_COLLECTIVE_BARRIER && e->kind != TD_COLLECTIVE_REPLAY) {
-        char inside[120];
-        describe_data(e, inside, sizeof inside);
-        snprintf(data, sizeof data, " (%s)", inside);
-    }
-    char side[32] = "";
+    snprintf(text, size, "%s number %llu", td_kind_of(e->kind)->name,
+             (unsigned long long)e->number);
     if (e->kind == TD_COLLECTIVE_SEND || e->kind == TD_COLLECTIVE_RECV) {
-        snprintf(side, sizeof side, " %s rank %d", e->kind == TD_COLLECTIVE_SEND ? "to" : "from",
-                 e->peer);
+        td_append(text, size, " %s rank %d", e->kind == TD_COLLECTIVE_SEND ? "to" : "from",
+                  e->peer);
     }
-    snprintf(text, size, "%s number %llu%s%s", td_kind_of(e->kind)->name,
-             (unsigned long long)e->number, side, data);
+    if (e->kind == TD_COLLECTIVE_MEMORY) {
+        td_append(text, size, " (%lld bytes)", (long long)e->count);
+    } else if (e->kind != TD_COLLECTIVE_BARRIER && e->kind != TD_COLLECTIVE_REPLAY) {
+        append_data(e, text, size);
+    }
 }
 
 td_entered td_entered_of(const td_collective *c)
@@ -113,8 +111,7 @@ td_status td_compare_message(const td_entered *sent, const td_collective *c, int
 
 td_status td_compare_entered(const td_entered *entered, int size)
 {
-    char text[TD_CAUSE_BYTES];
-    size_t length = 0;
+    char text[TD_CAUSE_BYTES] = "";
     int kinds = 0;
     bool *named = calloc((size_t)size, 2 * sizeof *named), *these = named + size;
     TD_CHECK(named != NULL, TD_E_NOMEM, "out of memory for a message");
@@ -131,11 +128,8 @@ td_status td_compare_entered(const td_entered *entered, int size)
         char ranks[128], what[192];
         td_ranks_text(these, size, true, ranks, sizeof ranks);
         td_describe_entered(&entered[first], what, sizeof what);
-        int added = snprintf(text + length, sizeof text - length, "%srank%s %s call%s %s",
-                             kinds++ == 0 ? "" : "; ", count == 1 ? "" : "s", ranks,
-                             count == 1 ? "s" : "", what);
-        length += (size_t)added;
-        length = length < sizeof text ? length : sizeof text - 1;
+        td_append(text, sizeof text, "%srank%s %s call%s %s", kinds++ == 0 ? "" : "; ",
+                  count == 1 ? "" : "s", ranks, count == 1 ? "s" : "", what);
     }
     free(named);
     return kinds <= 1 ? TD_OK
@@ -179,7 +173,6 @@ static void describe_ranks(td_group *group, const td_collective *c, char *text, 
 {
     bool *here = calloc((size_t)group->size, sizeof *here);
     char missing[TD_CAUSE_BYTES / 2] = "", ranks[128], what[320];
-    size_t length = 0;
     int count = 0;
     for (int r = 0; here != NULL && r < group->size; r++) {
         last_call last = report_ask(group, r);
@@ -188,9 +181,7 @@ static void describe_ranks(td_group *group, const td_collective *c, char *text, 
         describe_last(&last, "nothing yet", what, sizeof what);
         const char *format = here[r] ? "; of rank %d, %s" : "; rank %d has not: its last was %s";
         if (!here[r] || last.note[0] != '\0') {
-            length += (size_t)snprintf(missing + length, sizeof missing - length, format, r,
-                                       here[r] ? last.note : what);
-            length = length < sizeof missing ? length : sizeof missing - 1;
+            td_append(missing, sizeof missing, format, r, here[r] ? last.note : what);
         }
     }
     if (here != NULL) {

@@ -81,9 +81,7 @@ static void watchdog_look_for_dead(td_group *group, const running *r)
     if (r->begun > 0 && type->look != NULL) {
         td_status status = type->look(group->engine);
         if (status != TD_OK) {
-            char text[TD_CAUSE_BYTES];
-            snprintf(text, sizeof text, "%s", td_last_error());
-            td_group_break(group, status, text);
+            td_group_break(group, status, td_last_error());
         }
     }
 }

@@ -77,9 +77,7 @@ static td_status join_device(td_work *work, double timeout)
     if (status == TD_OK && timeout > 0) {
         status = td_device_await(group, work->device, work->ticket, &work->c, timeout);
     }
-    if (status == TD_OK) {
-        status = work->device->type->join(work->device, work->ticket);
-    }
+    status = status == TD_OK ? work->device->type->join(work->device, work->ticket) : status;
     pthread_mutex_lock(&group->queue.lock);
     work_give(&group->queue, work);
     pthread_mutex_unlock(&group->queue.lock);

@@ -147,9 +147,7 @@ static td_status surround(td_module *model, const td_ddp_options *options, td_di
     s->model = model;
     s->divided = divided;
     td_status status = read_options(s, options);
-    if (status == TD_OK) {
-        status = ddp_prepare(s);
-    }
+    status = status == TD_OK ? ddp_prepare(s) : status;
     if (status == TD_OK) {
         status = td_module_surround(
             model, &(td_around){ .run = run_ddp, .free = end_ddp, .user = s, .wrapper = "td_ddp" });

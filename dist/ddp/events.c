@@ -2,6 +2,7 @@
 #include "dist/ddp/ddp.h"
 
 #include "dist/comm/collectives.h"
+#include "tensor/system/list.h"
 
 #include <stdio.h>
 
@@ -9,20 +10,12 @@
 
 void td_ddp_add_part(td_ddp_state *s, td_ddp_part *part)
 {
-    td_ddp_part **link = &s->parts;
-    while (*link != NULL) {
-        link = &(*link)->next;
-    }
-    *link = part;
+    *TD_LINK_TO(&s->parts, NULL) = part;
 }
 
 void td_ddp_remove_part(td_ddp_state *s, td_ddp_part *part)
 {
-    td_ddp_part **link = &s->parts;
-    while (*link != part) {
-        link = &(*link)->next;
-    }
-    *link = part->next;
+    *TD_LINK_TO(&s->parts, part) = part->next;
     part->free(part);
 }
 

@@ -162,9 +162,7 @@ td_status td_units_first_order(td_ddp_state *s)
         order[k] = *known ? now[k] : s->count - 1 - k;
     }
     td_status status = share_numbers(s, order, s->count + 1, 0);
-    if (status == TD_OK) {
-        status = td_params_reorder(s->params, order);
-    }
+    status = status == TD_OK ? td_params_reorder(s->params, order) : status;
     s->units.rebuilt = status == TD_OK && *known;
     free(order);
     return status;
@@ -217,9 +215,7 @@ td_status td_units_rebuild(td_ddp_state *s)
     TD_CHECK(order != NULL, TD_E_NOMEM, "td_ddp: no memory for an order");
     write_order(s, order);
     td_status status = share_numbers(s, order, s->count, s->root);
-    if (status == TD_OK) {
-        status = td_params_reorder(s->params, order);
-    }
+    status = status == TD_OK ? td_params_reorder(s->params, order) : status;
     free(order);
     return status == TD_OK ? remake(s) : status;
 }

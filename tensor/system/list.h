@@ -1,4 +1,4 @@
-/* Memory of lists that grow. */
+/* Memory of lists that grow, and places in linked lists. */
 #pragma once
 
 #include <stdlib.h>
@@ -15,3 +15,14 @@ static inline void *td_list_room(void *items, size_t count, size_t *capacity, si
     *capacity = grown != NULL ? more : *capacity;
     return grown;
 }
+
+/* In a linked list that begins at *list, whose items have a `next`: what points to the item; with
+ * NULL, what ends the list. */
+#define TD_LINK_TO(list, item)                                                                     \
+    __extension__({                                                                                \
+        __typeof__(list) td_link_ = (list);                                                        \
+        while (*td_link_ != (item)) {                                                              \
+            td_link_ = &(*td_link_)->next;                                                         \
+        }                                                                                          \
+        td_link_;                                                                                  \
+    })

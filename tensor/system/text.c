@@ -12,6 +12,15 @@
 #include <string.h>
 #include <strings.h>
 
+void td_append(char *text, size_t size, const char *format, ...)
+{
+    size_t length = strlen(text);
+    va_list values;
+    va_start(values, format);
+    td_vsnprintf(text + length, size - length, format, values);
+    va_end(values);
+}
+
 /* ---- plain text ---- */
 
 /* The character at *at of UTF-8, and *at behind it; 0: it is none. */

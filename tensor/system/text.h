@@ -29,6 +29,10 @@ bool td_is_utf8(const char *text);
 /* For all that is printed: each byte that is not plain becomes '?', but for tabs. */
 void td_clean_text(char *text);
 
+/* Formats behind the text in `size` bytes, as far as there is room; numbers as in number.h. */
+void td_append(char *text, size_t size, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
 /* Writes "tandem: ..." on stderr: for facts that the user should know and that are no errors. Texts
  * whose first 159 bytes are equal are written once, and a process writes 16 texts at most. Any
  * thread. */

@@ -36,7 +36,7 @@ static int obey(char *const worker[], const char *order, const char *next)
         assert_int_equal(td_link_send(&down, "%s", next), TD_OK);
     }
     int code = td_agent_run(&options, store, workers, &watch, NULL);
-    assert_int_equal(td_workers_running(workers), 0);
+    assert_int_equal(td_children_running(td_workers_children(workers)), 0);
     td_workers_close(workers, false);
     td_store_close(store);
     td_signal_watch_end(&watch);

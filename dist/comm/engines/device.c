@@ -10,6 +10,7 @@
 
 #include "tensor/hooks.h"
 #include "tensor/system/number.h"
+#include "tensor/system/text.h"
 #include "tensor/storage.h"
 
 #include <math.h>
@@ -62,9 +63,7 @@ bool td_device_can_use_nccl(int local_rank)
     if (gpu && td_nccl_load() != NULL) {
         return true;
     }
-    char why[1024];
-    snprintf(why, sizeof why, "%s", td_last_error());
-    td_fail(TD_E_UNSUPPORTED, "backend nccl is for GPUs: %s", why);
+    td_fail(TD_E_UNSUPPORTED, "backend nccl is for GPUs: %s", td_last_error());
     return false;
 }
 
@@ -225,10 +224,7 @@ td_status td_device_submit(td_group *group, td_collective *c, td_device device, 
     } else {
         td_status status = device_launch(group, c, device, &work);
         if (status != TD_OK) { /* the other ranks wait for this rank */
-            char text[TD_CAUSE_BYTES];
-            snprintf(text, sizeof text, "%s", td_last_error());
-            td_group_break(group, status, text);
-            return td_fail(status, "%s", text);
+            return td_group_fail(group, status);
         }
     }
     if (handle == NULL) {
@@ -295,15 +291,6 @@ static td_status device_look_for_dead(const td_group *group, double waited)
     return looks && waited >= LONG ? group->engine_type->look(group->engine) : TD_OK;
 }
 
-/* An error of NCCL's may come first, and names no rank: adds which one has died. */
-static void add_dead(const td_group *group, char *text, size_t size)
-{
-    size_t used = strlen(text);
-    if (device_look_for_dead(group, HUGE_VAL) != TD_OK) {
-        snprintf(text + used, size - used, "; %s", td_last_error());
-    }
-}
-
 /* Another thread may make the engine meanwhile: it is complete once group->device_engine is set. */
 void td_device_look(td_group *group)
 {
@@ -325,8 +312,9 @@ void td_device_look(td_group *group)
     }
     if (status != TD_OK) {
         snprintf(text, sizeof text, "rank %d: %s", group->rank, td_last_error());
-        if (failed) {
-            add_dead(group, text, sizeof text);
+        /* An error of NCCL's may come first, and names no rank: adds which one has died. */
+        if (failed && device_look_for_dead(group, HUGE_VAL) != TD_OK) {
+            td_append(text, sizeof text, "; %s", td_last_error());
         }
         td_group_break(group, status, text);
         return;

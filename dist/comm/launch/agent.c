@@ -21,6 +21,7 @@ typedef struct agent {
     const td_launch_options *options;
     td_signal_watch *watch;
     td_workers *workers;
+    td_children *children;       /* the workers' */
     td_coordinator *coordinator; /* NULL: this node is not the host */
     td_link link;
     td_round round;
@@ -45,13 +46,6 @@ static bool say(const agent *a, char *text)
         read = td_launch_say(a->watch, a->left != 0, "%s", line);
     }
     return read;
-}
-
-static void stop_workers(agent *a, int signal, double grace)
-{
-    if (td_workers_running(a->workers) > 0) {
-        td_workers_stop(a->workers, signal, grace);
-    }
 }
 
 static double lost_grace(const agent *a)
@@ -82,7 +76,7 @@ static td_status on_start(agent *a, char *text)
         return td_fail(TD_E_FORMAT, "the launcher of another version? It says '%.60s'", text);
     }
     if (!round_is_possible(&r, a->options->workers) || !td_run_id_is_valid(r.run_id) ||
-        td_workers_running(a->workers) > 0) {
+        td_children_running(a->children) > 0) {
         td_clean_text(text);
         return td_fail(TD_E_FORMAT, "node 0's launcher gave an order that cannot be: '%.60s'",
                        text);
@@ -116,11 +110,11 @@ static td_status on_order(agent *a, char *text)
     if (sscanf(text, "stop %d", &number) == 1) {
         bool lost = strstr(text, " lost") != NULL;
         a->stop_ordered = true;
-        stop_workers(a, SIGTERM, lost ? lost_grace(a) : a->options->grace);
+        td_children_stop(a->children, SIGTERM, lost ? lost_grace(a) : a->options->grace);
     } else if (sscanf(text, "end %d", &number) == 1) {
         a->ending = true;
         a->code = a->left != 0 ? 128 + a->left : number;
-        stop_workers(a, SIGTERM, a->options->grace); /* first, too */
+        td_children_stop(a->children, SIGTERM, a->options->grace); /* first, too */
         char *why = strchr(text, '\n');
         if (why != NULL) {
             say(a, why + 1);
@@ -167,12 +161,12 @@ static td_status look_at_workers(agent *a)
     if (td_workers_look(a->workers, &failure)) {
         char text[3000];
         td_failure_pack(&failure, text, sizeof(text));
-        stop_workers(a, SIGTERM, a->options->grace);
+        td_children_stop(a->children, SIGTERM, a->options->grace);
         a->done_told = true; /* "fail" takes the place of "done" */
         TD_TRY(td_link_send(&a->link, "fail %d %s", a->round.number, text));
     }
     TD_TRY(replace_workers(a));
-    if (!a->running || td_workers_running(a->workers) > 0) {
+    if (!a->running || td_children_running(a->children) > 0) {
         return TD_OK;
     }
     if (a->stop_ordered) {
@@ -188,7 +182,7 @@ static td_status look_at_workers(agent *a)
 
 static td_status on_signal(agent *a, int signal)
 {
-    td_workers_pass(a->workers, signal, a->options->grace);
+    td_children_pass(a->children, signal, a->options->grace);
     if (a->left != 0) {
         return TD_OK;
     }
@@ -210,7 +204,7 @@ static td_status beat(agent *a)
 static bool is_over(const agent *a)
 {
     bool told = a->ending || (a->left != 0 && td_clock() > a->left_at + END_PATIENCE);
-    return told && td_workers_running(a->workers) == 0;
+    return told && td_children_running(a->children) == 0;
 }
 
 static void agent_tell_missing(agent *a)
@@ -250,12 +244,12 @@ static td_status agent_step(agent *a)
 static int end_lost(agent *a)
 {
     td_worker_failure unused;
-    stop_workers(a, SIGTERM, lost_grace(a));
-    while (td_workers_running(a->workers) > 0) {
+    td_children_stop(a->children, SIGTERM, lost_grace(a));
+    while (td_children_running(a->children) > 0) {
         int signal = agent_wait_a_little(a);
         if (signal != 0) {
             a->left = signal;
-            td_workers_pass(a->workers, signal, lost_grace(a));
+            td_children_pass(a->children, signal, lost_grace(a));
         }
         (void)td_workers_look(a->workers, &unused);
     }
@@ -269,15 +263,16 @@ int td_agent_run(const td_launch_options *options, td_store *store, td_workers *
                  td_signal_watch *watch, td_coordinator *coordinator)
 {
     char host[128] = "";
-    agent a = {
-        .options = options, .watch = watch, .workers = workers, .coordinator = coordinator
-    };
+    agent a = { .options = options,
+                .watch = watch,
+                .workers = workers,
+                .children = td_workers_children(workers),
+                .coordinator = coordinator };
     gethostname(host, sizeof(host) - 1);
     td_status status = td_link_open(store, &a.link);
-    if (status == TD_OK) {
-        status = td_link_send(&a.link, "join %s %ld %d %d", host, (long)getpid(),
-                              options->node_rank, options->workers);
-    }
+    status = status == TD_OK ? td_link_send(&a.link, "join %s %ld %d %d", host, (long)getpid(),
+                                            options->node_rank, options->workers)
+                             : status;
     while (status == TD_OK && !is_over(&a)) {
         status = agent_step(&a);
     }

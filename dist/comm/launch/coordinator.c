@@ -9,6 +9,7 @@
 #include "tensor/clock.h"
 #include "dist/comm/launch/coordinator.h"
 #include "dist/comm/mesh.h"
+#include "tensor/system/text.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -45,8 +46,7 @@ void td_coordinator_end(td_coordinator *c, int code)
 {
     c->end_code = code;
     coordinator_enter(c, ENDED);
-    for (int i = 0; i < c->count; i++) {
-        td_coordinator_node *n = &c->nodes[i];
+    TD_EACH_NODE (c, n) {
         td_coordinator_tell_end(c, n);
     }
 }
@@ -56,8 +56,7 @@ void td_coordinator_end(td_coordinator *c, int code)
 void td_coordinator_stop_round(td_coordinator *c, bool lost)
 {
     coordinator_enter(c, STOPPING);
-    for (int i = 0; i < c->count; i++) {
-        td_coordinator_node *n = &c->nodes[i];
+    TD_EACH_NODE (c, n) {
         if (n->alive && n->in_round) {
             (void)td_link_send(&n->link, "stop %d%s", c->round, lost ? " lost" : "");
         }
@@ -97,8 +96,7 @@ static void look_stopping(td_coordinator *c)
 {
     bool all = true;
     double patience = c->options->grace + STOP_MARGIN;
-    for (int i = 0; i < c->count; i++) {
-        td_coordinator_node *n = &c->nodes[i];
+    TD_EACH_NODE (c, n) {
         if (n->alive && n->in_round && !n->stopped && c->now > c->since + patience) {
             n->alive = false;
             n->lost = true;
@@ -115,8 +113,7 @@ static void look_stopping(td_coordinator *c)
 int td_coordinator_alive(const td_coordinator *c)
 {
     int alive = 0;
-    for (int i = 0; i < c->count; i++) {
-        td_coordinator_node *n = &c->nodes[i];
+    TD_EACH_NODE (c, n) {
         alive += n->alive && n->joined;
     }
     return alive;
@@ -128,8 +125,7 @@ static int choose_members(td_coordinator *c, td_coordinator_node **members)
 {
     int count = 0, limit = c->options->max_nodes;
     memset(members, 0, (size_t)limit * sizeof(td_coordinator_node *));
-    for (int i = 0; i < c->count; i++) {
-        td_coordinator_node *n = &c->nodes[i];
+    TD_EACH_NODE (c, n) {
         bool wants = n->alive && n->joined && n->wanted_rank >= 0 && n->wanted_rank < limit;
         if (wants && members[n->wanted_rank] == NULL) {
             members[n->wanted_rank] = n;
@@ -174,8 +170,7 @@ static void start_round(td_coordinator *c)
 {
     static td_coordinator_node *members[TD_LAUNCH_MAX_NODES];
     int count = choose_members(c, members), world = 0, first_rank = 0;
-    for (int i = 0; i < c->count; i++) {
-        td_coordinator_node *n = &c->nodes[i];
+    TD_EACH_NODE (c, n) {
         n->in_round = n->done = n->stopped = false;
     }
     for (int i = 0; i < count; i++) {
@@ -215,18 +210,17 @@ static void look_gathering(td_coordinator *c)
     }
     char why[TD_COORDINATOR_NOTE];
     snprintf(why, sizeof(why), "%s", c->note);
-    int length = snprintf(c->note, sizeof(c->note),
-                          "waited %g s for %d nodes, and %d came:", c->options->join_timeout,
-                          c->options->min_nodes, alive);
-    for (int i = 0; i < c->count && length < TD_COORDINATOR_NOTE / 2; i++) {
+    snprintf(c->note, sizeof(c->note),
+             "waited %g s for %d nodes, and %d came:", c->options->join_timeout,
+             c->options->min_nodes, alive);
+    for (int i = 0; i < c->count && strlen(c->note) < TD_COORDINATOR_NOTE / 2; i++) {
         if (c->nodes[i].alive && c->nodes[i].joined) {
-            length += snprintf(c->note + length, sizeof(c->note) - (size_t)length, " %s",
-                               c->nodes[i].host);
+            td_append(c->note, sizeof(c->note), " %s", c->nodes[i].host);
         }
     }
-    snprintf(c->note + length, sizeof(c->note) - (size_t)length,
-             "; check that the others were started with the same endpoint%s%.1000s",
-             why[0] != '\0' ? "\nbefore that: " : "", why);
+    td_append(c->note, sizeof(c->note),
+              "; check that the others were started with the same endpoint%s%.1000s",
+              why[0] != '\0' ? "\nbefore that: " : "", why);
     td_coordinator_end(c, 1);
 }
 
@@ -243,8 +237,7 @@ void td_coordinator_look(td_coordinator *c)
 {
     advance(c);
     td_coordinator_find_nodes(c);
-    for (int i = 0; i < c->count; i++) {
-        td_coordinator_node *n = &c->nodes[i];
+    TD_EACH_NODE (c, n) {
         td_coordinator_look_at(c, n);
     }
     if (c->phase == GATHERING) {

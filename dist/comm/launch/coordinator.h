@@ -39,6 +39,10 @@ struct td_coordinator {
     char note[TD_COORDINATOR_NOTE]; /* why the round stops, or the job ended */
 };
 
+/* All nodes so far. */
+#define TD_EACH_NODE(c, n)                                                                         \
+    for (td_coordinator_node *n = (c)->nodes; n != NULL && n < (c)->nodes + (c)->count; n++)
+
 /* ---- coordinator.c ---- */
 
 /* Fewer nodes than the most that may take part are enough. */

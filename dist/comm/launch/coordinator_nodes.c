@@ -50,8 +50,7 @@ static void welcome(td_coordinator *c, const td_coordinator_node *n)
 {
     bool any_done = false;
     int members = 0;
-    for (int i = 0; i < c->count; i++) {
-        td_coordinator_node *other = &c->nodes[i];
+    TD_EACH_NODE (c, other) {
         any_done |= other->in_round && other->done;
         members += other->in_round && other->alive;
     }
@@ -127,8 +126,7 @@ static void on_done(td_coordinator *c, td_coordinator_node *n)
 {
     n->done = true;
     bool all = c->phase == RUNNING;
-    for (int i = 0; i < c->count; i++) {
-        td_coordinator_node *other = &c->nodes[i];
+    TD_EACH_NODE (c, other) {
         all &= !other->in_round || other->done;
     }
     if (all) {

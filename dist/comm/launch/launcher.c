@@ -57,9 +57,7 @@ static bool is_local(const char *host)
     for (const struct addrinfo *at = found; at != NULL && !local; at = at->ai_next) {
         int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
         local = fd >= 0 && bind(fd, at->ai_addr, at->ai_addrlen) == 0;
-        if (fd >= 0) {
-            close(fd);
-        }
+        td_close_fd(fd);
     }
     freeaddrinfo(found);
     return local;

@@ -93,10 +93,8 @@ bool td_workers_look(td_workers *w, td_worker_failure *failure);
  * replaced, and td_workers_look reports them. */
 bool td_workers_struck(const td_workers *w);
 void td_workers_replace(td_workers *w, int world, td_signal_watch *watch);
-int td_workers_running(const td_workers *w);
-/* td_children_stop and td_children_pass of the workers. */
-void td_workers_stop(td_workers *w, int signal, double grace);
-void td_workers_pass(td_workers *w, int signal, double grace);
+/* To be counted, stopped, and sent signals. */
+td_children *td_workers_children(const td_workers *w);
 /* keep_logs: keeps a temporary log folder if a worker's output is in it. */
 void td_workers_close(td_workers *w, bool keep_logs);
 

@@ -4,6 +4,7 @@
 #include "dist/comm/launch/launcher.h"
 #include "tensor/clock.h"
 #include "tensor/system/number.h"
+#include "tensor/system/text.h"
 
 #include <limits.h>
 #include <stdarg.h>
@@ -92,18 +93,16 @@ void td_failure_text(const td_worker_failure *f, int round, char *text, size_t s
 {
     char end[64];
     td_child_end_text(f->status, end, sizeof(end));
-    int length = snprintf(text, size,
-                          "rank %d failed first: %s\n  host %s, node %d, local rank %d, pid %ld, "
-                          "attempt %d",
-                          f->rank, end, f->host, f->node, f->local_rank, f->pid, round);
+    snprintf(text, size,
+             "rank %d failed first: %s\n  host %s, node %d, local rank %d, pid %ld, attempt %d",
+             f->rank, end, f->host, f->node, f->local_rank, f->pid, round);
     if (f->log[0] != '\0') {
-        length += snprintf(text + length, size - (size_t)length, "\n  its output: %s", f->log);
+        td_append(text, size, "\n  its output: %s", f->log);
     }
     /* Each line of the message goes in by two. */
-    for (const char *line = f->message; *line != '\0' && (size_t)length + 4 < size;) {
+    for (const char *line = f->message; *line != '\0';) {
         int width = (int)strcspn(line, "\n");
-        int more = snprintf(text + length, size - (size_t)length, "\n  | %.*s", width, line);
-        length = (size_t)(length + more) < size ? length + more : (int)size - 1;
+        td_append(text, size, "\n  | %.*s", width, line);
         line += width + (line[width] == '\n');
     }
 }

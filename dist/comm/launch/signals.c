@@ -1,6 +1,7 @@
 /* Signals of a process that looks after children: it waits for them, and stops with its children.
  */
 #include "dist/comm/launch/children.h"
+#include "dist/comm/process.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -13,9 +14,7 @@ void td_keep_standard_streams(void)
     int fd;
     while ((fd = open("/dev/null", O_RDWR)) >= 0 && fd <= STDERR_FILENO) {
     }
-    if (fd >= 0) {
-        close(fd);
-    }
+    td_close_fd(fd);
 }
 
 void td_signal_watch_begin(td_signal_watch *watch)

@@ -9,6 +9,7 @@
 #include "tensor/system/number.h"
 #include "tensor/system/folders.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -19,17 +20,6 @@
 #include <unistd.h>
 
 enum { MAX_PROCESSES = 4096 };
-
-#if defined(__SANITIZE_THREAD__)
-#define OWN_THREADS 2 /* the thread sanitizer has one of its own */
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define OWN_THREADS 2
-#endif
-#endif
-#ifndef OWN_THREADS
-#define OWN_THREADS 1
-#endif
 
 static const double DEFAULT_STOP_TIMEOUT = 30, LOOK_EVERY = 0.1, LAST_THREADS = 0.2;
 static const double KILL_PATIENCE = 5; /* seconds; SIGKILL takes time if a disk hangs */
@@ -60,12 +50,13 @@ static int count_threads(void)
 static td_status check_no_threads(void)
 {
     double begin = td_clock();
+    int own = dlsym(RTLD_DEFAULT, "__tsan_init") != NULL ? 2 : 1; /* the sanitizer has one, too */
     int threads = count_threads();
-    while (threads > OWN_THREADS && td_clock() - begin < LAST_THREADS) {
+    while (threads > own && td_clock() - begin < LAST_THREADS) {
         td_sleep(0.001);
         threads = count_threads();
     }
-    TD_CHECK(threads <= OWN_THREADS, TD_E_ARG,
+    TD_CHECK(threads <= own, TD_E_ARG,
              "td_spawn: this process has %d threads already, and a fork would break them "
              "in the children; call td_spawn before the first step, loader or init",
              threads);

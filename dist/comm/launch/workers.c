@@ -1,8 +1,10 @@
 /* One node's workers: environment, logs, start, and what became of them. */
 #include "tensor/clock.h"
+#include "dist/comm/process.h"
 #include "dist/comm/launch/launcher.h"
 #include "tensor/extend.h"
 #include "tensor/system/folders.h"
+#include "tensor/system/text.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -216,12 +218,8 @@ static td_status start_worker(td_workers *w, int local, td_signal_watch *watch)
             status = td_fail(TD_E_NOMEM, "cannot start local rank %d: %s", local, strerror(errno));
         }
     }
-    if (out >= 0) {
-        close(out);
-    }
-    if (err >= 0) {
-        close(err);
-    }
+    td_close_fd(out);
+    td_close_fd(err);
     return status;
 }
 
@@ -284,9 +282,7 @@ static void read_part(const char *path, bool end, char *text, size_t size)
         regular && end && info.st_size > (off_t)size - 1 ? info.st_size - (off_t)size + 1 : 0;
     ssize_t got = regular ? pread(file, text, size - 1, from) : 0;
     text[got > 0 ? got : 0] = '\0';
-    if (file >= 0) {
-        close(file);
-    }
+    td_close_fd(file);
 }
 
 /* Only the last lines. */
@@ -330,13 +326,12 @@ static void describe_failure(const td_workers *w, int local, td_worker_failure *
         .status = c->status,
     };
     gethostname(failure->host, sizeof(failure->host) - 1);
-    int early = td_children_early(w->children, local), length = 0;
+    int early = td_children_early(w->children, local);
     if (early >= 0) {
-        length = snprintf(failure->message, sizeof(failure->message), TD_ENDED_EARLY "\n",
-                          w->round.first_rank + early);
+        td_append(failure->message, sizeof(failure->message), TD_ENDED_EARLY "\n",
+                  w->round.first_rank + early);
     }
-    snprintf(failure->message + length, sizeof(failure->message) - (size_t)length, "%s",
-             w->children->notes[local].message);
+    td_append(failure->message, sizeof(failure->message), "%s", w->children->notes[local].message);
     worker_path(w, local, "stderr", path);
     if (access(path, F_OK) == 0) {
         worker_path(w, local, "", path);
@@ -370,17 +365,7 @@ bool td_workers_look(td_workers *w, td_worker_failure *failure)
     return true;
 }
 
-int td_workers_running(const td_workers *w)
+td_children *td_workers_children(const td_workers *w)
 {
-    return td_children_running(w->children);
-}
-
-void td_workers_stop(td_workers *w, int signal, double grace)
-{
-    td_children_stop(w->children, signal, grace);
-}
-
-void td_workers_pass(td_workers *w, int signal, double grace)
-{
-    td_children_pass(w->children, signal, grace);
+    return w->children;
 }

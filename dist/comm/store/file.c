@@ -7,6 +7,7 @@
  * writes has the first alone; all who have the store open share the second, so that a process that
  * gets the second alone is the only user. */
 #include "dist/comm/store.h"
+#include "dist/comm/process.h"
 
 #include "tensor/clock.h"
 #include "dist/comm/store/table.h"
@@ -31,11 +32,12 @@ static const double FIRST_PAUSE = 1e-3, LONGEST_PAUSE = 50e-3, LOOK_EVERY = 0.1;
 
 typedef struct file_store {
     td_store store;
-    char *path, *run_id;
+    char run_id[MAX_RUN_ID + 1];
     int fd;
     pthread_mutex_t lock; /* between threads; TURN_BYTE is between processes */
     td_table table;
     off_t position; /* how far the log has been replayed */
+    char path[];
 } file_store;
 
 static td_status fail_file(const file_store *f, const char *what)
@@ -117,23 +119,20 @@ static td_status replay_bytes(file_store *f, const unsigned char *bytes, size_t 
     return TD_OK;
 }
 
-static td_status replay(file_store *f)
+/* Replays what is new in the file, up to its end. */
+static td_status replay(file_store *f, off_t end)
 {
-    struct stat info;
-    if (fstat(f->fd, &info) != 0) {
-        return fail_file(f, "look at");
-    }
-    if (info.st_size <= f->position) {
+    if (end <= f->position) {
         return TD_OK;
     }
-    size_t size = (size_t)(info.st_size - f->position);
+    size_t size = (size_t)(end - f->position);
     unsigned char *bytes = malloc(size);
     TD_CHECK(bytes != NULL, TD_E_NOMEM, "store file %s: no memory for %zu bytes", f->path, size);
     td_status status = read_at(f, bytes, size, f->position);
     status = status == TD_OK ? replay_bytes(f, bytes, size) : status;
     free(bytes);
     /* A writer was killed inside a record: with the lock held no other process is writing. */
-    if (status == TD_OK && f->position < info.st_size && ftruncate(f->fd, f->position) != 0) {
+    if (status == TD_OK && f->position < end && ftruncate(f->fd, f->position) != 0) {
         status = fail_file(f, "cut");
     }
     return status;
@@ -175,24 +174,23 @@ static td_status write_header(file_store *f)
 
 /* *ours: the header has our run id. An empty file belongs to no run; one of another version, which
  * an earlier tandem left, to another run. */
-static td_status read_header(const file_store *f, bool *ours)
+static td_status read_header(const file_store *f, bool *ours, struct stat *info)
 {
     unsigned char header[HEADER_BYTES];
     char run_id[MAX_RUN_ID + 1] = "";
-    struct stat info;
-    if (fstat(f->fd, &info) != 0) {
+    *ours = false;
+    if (fstat(f->fd, info) != 0) {
         return fail_file(f, "look at");
     }
-    *ours = false;
-    if (info.st_size == 0) {
+    if (info->st_size == 0) {
         return TD_OK;
     }
     uint32_t size = MAX_RUN_ID + 1;
-    if (info.st_size >= HEADER_BYTES) {
+    if (info->st_size >= HEADER_BYTES) {
         TD_TRY(read_at(f, header, sizeof(header), 0));
         size = memcmp(header, MAGIC, NAME_BYTES) == 0 ? td_wire_get32(header + MAGIC_BYTES) : size;
     }
-    TD_CHECK(size <= MAX_RUN_ID && info.st_size >= HEADER_BYTES + (off_t)size, TD_E_FORMAT,
+    TD_CHECK(size <= MAX_RUN_ID && info->st_size >= HEADER_BYTES + (off_t)size, TD_E_FORMAT,
              "%s exists and is not a store's file; remove it or name another", f->path);
     TD_TRY(read_at(f, run_id, size, HEADER_BYTES));
     *ours = memcmp(header, MAGIC, MAGIC_BYTES) == 0 && strcmp(run_id, f->run_id) == 0;
@@ -203,10 +201,11 @@ static td_status read_header(const file_store *f, bool *ours)
 static td_status file_enter(file_store *f)
 {
     bool ours;
-    TD_TRY(read_header(f, &ours));
+    struct stat info;
+    TD_TRY(read_header(f, &ours, &info));
     f->position = (off_t)(HEADER_BYTES + strlen(f->run_id));
     bool stale = !ours || (f->run_id[0] == '\0' && set_lock(f, USERS_BYTE, F_WRLCK));
-    TD_TRY(stale ? write_header(f) : replay(f));
+    TD_TRY(stale ? write_header(f) : replay(f, info.st_size));
     return set_lock(f, USERS_BYTE, F_RDLCK) ? TD_OK : fail_file(f, "lock");
 }
 
@@ -247,8 +246,8 @@ static td_status file_begin(file_store *f, double deadline)
     struct stat info;
     bool ours = false;
     TD_TRY(lock_file(f, deadline));
-    td_status status = read_header(f, &ours);
-    if (status == TD_OK && (fstat(f->fd, &info) != 0 || info.st_nlink == 0)) {
+    td_status status = read_header(f, &ours, &info);
+    if (status == TD_OK && info.st_nlink == 0) {
         status = td_fail(TD_E_IO, "store file %s was removed while in use", f->path);
     } else if (status == TD_OK && (!ours || info.st_size < f->position)) {
         status = td_fail(TD_E_IO,
@@ -256,7 +255,7 @@ static td_status file_begin(file_store *f, double deadline)
                          "of its own",
                          f->path);
     }
-    status = status == TD_OK ? replay(f) : status;
+    status = status == TD_OK ? replay(f, info.st_size) : status;
     if (status != TD_OK) {
         unlock_file(f);
     }
@@ -314,13 +313,9 @@ static td_status file_call(td_store *store, const td_store_request *r, char **re
 static void file_close(td_store *store)
 {
     file_store *f = (file_store *)store;
-    if (f->fd >= 0) {
-        close(f->fd);
-    }
+    td_close_fd(f->fd);
     pthread_mutex_destroy(&f->lock);
     td_table_clear(&f->table);
-    free(f->path);
-    free(f->run_id);
     free(f);
 }
 
@@ -346,20 +341,14 @@ td_status td_file_store_open(const char *path, const char *run_id, double timeou
     static const td_store_kind kind = { "file", file_call, file_close };
     TD_CHECK(run_id == NULL || strlen(run_id) <= MAX_RUN_ID, TD_E_ARG,
              "the run id has %zu bytes; %d are allowed", strlen(run_id), MAX_RUN_ID);
-    file_store *f = calloc(1, sizeof(file_store));
+    file_store *f = calloc(1, sizeof(file_store) + strlen(path) + 1);
     TD_CHECK(f != NULL, TD_E_NOMEM, "no memory for a store");
     f->store = (td_store){ &kind, timeout > 0 ? timeout : 300 };
-    f->fd = -1;
+    strcpy(f->path, path);
+    strcpy(f->run_id, run_id != NULL ? run_id : "");
     pthread_mutex_init(&f->lock, NULL);
-    f->path = strdup(path);
-    f->run_id = strdup(run_id != NULL ? run_id : "");
-    td_status status = TD_OK;
-    if (f->path == NULL || f->run_id == NULL) {
-        status = td_fail(TD_E_NOMEM, "no memory for a store");
-    } else {
-        status = open_own(f);
-        status = status == TD_OK ? lock_file(f, td_clock() + f->store.timeout) : status;
-    }
+    td_status status = open_own(f);
+    status = status == TD_OK ? lock_file(f, td_clock() + f->store.timeout) : status;
     if (status == TD_OK) {
         status = file_enter(f);
         unlock_file(f);

@@ -1,5 +1,6 @@
 /* TCP sockets with deadlines. */
 #include "dist/comm/store/net.h"
+#include "dist/comm/process.h"
 
 #include "tensor/clock.h"
 #include "dist/comm/comm.h"
@@ -360,9 +361,7 @@ const char *td_loopback_address(void)
 {
     int port = 0;
     int fd = td_port_listen("127.0.0.1", &port);
-    if (fd >= 0) {
-        close(fd);
-    }
+    td_close_fd(fd);
     return fd >= 0 ? "127.0.0.1" : "::1";
 }
 

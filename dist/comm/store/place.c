@@ -199,8 +199,7 @@ static td_status plan_env(td_rendezvous_plan *plan)
     char missing[64] = "";
     for (int i = 0; i < 4; i++) {
         if (env(names[i]) == NULL) {
-            snprintf(missing + strlen(missing), sizeof(missing) - strlen(missing), "%s%s",
-                     missing[0] != '\0' ? ", " : "", names[i]);
+            td_append(missing, sizeof(missing), "%s%s", missing[0] != '\0' ? ", " : "", names[i]);
         }
     }
     TD_CHECK(missing[0] == '\0', TD_E_ARG,

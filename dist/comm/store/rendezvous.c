@@ -58,17 +58,11 @@ static void identify_host(char identity[HOST_BYTES])
              node != NULL ? node : "");
 }
 
-static double rendezvous_seconds_left(const meeting *m)
-{
-    double left = m->deadline - td_clock();
-    return left > 1e-3 ? left : 1e-3;
-}
-
 /* For an answer of the store: the time that is left, but at least ANSWER, so that a failure at the
  * time-out can still find its cause. */
 static double patience(const meeting *m)
 {
-    return fmax(rendezvous_seconds_left(m), fmin(m->timeout, ANSWER));
+    return fmax(td_seconds_until(m->deadline), fmin(m->timeout, ANSWER));
 }
 
 static void joined_key(char key[32], int rank)
@@ -159,7 +153,7 @@ static td_status settle_success(meeting *m, char **outcome)
     for (int rank = 0; rank < m->plan->world_size; rank++) {
         char key[32], *host;
         joined_key(key, rank);
-        td_status status = td_store_get_text(m->store, key, rendezvous_seconds_left(m), &host);
+        td_status status = td_store_get_text(m->store, key, td_seconds_until(m->deadline), &host);
         if (status != TD_OK) {
             free(text);
             return status == TD_E_TIMEOUT ? settle_missing(m, outcome) : status;
@@ -231,14 +225,14 @@ static td_status rendezvous_meet(meeting *m, char **outcome)
     }
     td_store_request get = { .op = TD_STORE_GET,
                              .key = "outcome",
-                             .timeout = fmin(TELL_AFTER, rendezvous_seconds_left(m)),
+                             .timeout = fmin(TELL_AFTER, td_seconds_until(m->deadline)),
                              .look = m->gathering != NULL ? m->gathering->look : NULL,
                              .user = m->gathering != NULL ? m->gathering->user : NULL };
     size_t size;
     status = td_store_call(m->store, &get, outcome, &size);
     if (status == TD_E_TIMEOUT && td_clock() < m->deadline) {
         TD_TRY(rendezvous_tell_missing(m, arrived));
-        get.timeout = rendezvous_seconds_left(m);
+        get.timeout = td_seconds_until(m->deadline);
         status = td_store_call(m->store, &get, outcome, &size);
     }
     return status == TD_E_TIMEOUT ? settle_missing(m, outcome) : status;
@@ -308,7 +302,7 @@ static td_status open_base(const td_dist_options *options, const meeting *m,
         TD_TRY(td_files_for(plan->world_size, TD_SERVED_FILES));
         TD_TRY(td_tcp_server_open(plan->host, plan->port, &plan->token, &r->server));
     }
-    return td_tcp_store_connect(plan->host, plan->port, rendezvous_seconds_left(m), &plan->token,
+    return td_tcp_store_connect(plan->host, plan->port, td_seconds_until(m->deadline), &plan->token,
                                 &r->base);
 }
 

@@ -163,7 +163,7 @@ void td_store_close(td_store *store)
 typedef struct prefix_store {
     td_store store;
     td_store *base;
-    char *prefix;
+    char prefix[];
 } prefix_store;
 
 static td_status prefix_call(td_store *store, const td_store_request *request, char **reply,
@@ -184,23 +184,17 @@ static td_status prefix_call(td_store *store, const td_store_request *request, c
 
 static void prefix_close(td_store *store)
 {
-    prefix_store *p = (prefix_store *)store;
-    free(p->prefix);
-    free(p);
+    free(store);
 }
 
 td_status td_prefix_store_open(td_store *base, const char *prefix, td_store **store)
 {
     static const td_store_kind kind = { "prefix", prefix_call, prefix_close };
     TD_TRY(check_key(prefix));
-    prefix_store *p = calloc(1, sizeof(prefix_store));
-    char *copy = strdup(prefix);
-    if (p == NULL || copy == NULL) {
-        free(p);
-        free(copy);
-        return td_fail(TD_E_NOMEM, "no memory for a store");
-    }
-    *p = (prefix_store){ { &kind, base->timeout }, base, copy };
+    prefix_store *p = malloc(sizeof(prefix_store) + strlen(prefix) + 1);
+    TD_CHECK(p != NULL, TD_E_NOMEM, "no memory for a store");
+    *p = (prefix_store){ { &kind, base->timeout }, base };
+    strcpy(p->prefix, prefix);
     *store = &p->store;
     return TD_OK;
 }

@@ -111,6 +111,13 @@ static td_status set(td_table *table, const char *key, td_bytes value, td_table_
     return TD_OK;
 }
 
+static void answer_number(td_table_answer *answer, int64_t number)
+{
+    td_wire_put64(answer->number, number);
+    answer->value = answer->number;
+    answer->size = sizeof(answer->number);
+}
+
 /* Adds to a decimal number. */
 static td_status table_add(td_table *table, const td_store_request *r, const td_table_entry *entry,
                            td_table_answer *answer)
@@ -131,9 +138,7 @@ static td_status table_add(td_table *table, const td_store_request *r, const td_
              "key '%s': %" PRId64 " and %" PRId64 " do not fit in 64 bits", r->key, value, amount);
     char text[32];
     size_t length = (size_t)snprintf(text, sizeof(text), "%" PRId64, sum);
-    td_wire_put64(answer->number, sum);
-    answer->value = answer->number;
-    answer->size = sizeof(answer->number);
+    answer_number(answer, sum);
     return set(table, r->key, (td_bytes){ text, length }, answer);
 }
 
@@ -185,9 +190,7 @@ td_status td_table_serve(td_table *table, const td_store_request *r, td_table_an
         answer_bool(answer, entry != NULL);
         return TD_OK;
     case TD_STORE_COUNT:
-        td_wire_put64(answer->number, (int64_t)table->count);
-        answer->value = answer->number;
-        answer->size = sizeof(answer->number);
+        answer_number(answer, (int64_t)table->count);
         return TD_OK;
     case TD_STORE_ADDRESS:
     case TD_STORE_WILL:

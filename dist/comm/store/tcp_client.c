@@ -2,6 +2,7 @@
  * waits for a key does not block other threads. A call that fails closes its connection. */
 #include "dist/comm/store/tcp.h"
 
+#include "dist/comm/process.h"
 #include "tensor/clock.h"
 #include "dist/comm/store/wire.h"
 #include "tensor/extend.h"
@@ -24,12 +25,12 @@ static const double TELL_AFTER = 3; /* seconds without a server; not if the call
 
 typedef struct tcp_store {
     td_store store;
-    char *host;
     int port;
     td_token token;
     char local_address[TD_ADDRESS_BYTES];
     atomic_int idle; /* a connection for the next request, or -1 */
     atomic_int will; /* the connection with the will, for wills alone, or -1 */
+    char host[];
 } tcp_store;
 
 /* ---- connections ---- */
@@ -123,13 +124,6 @@ static int keep_connecting(const tcp_store *t, double timeout)
     }
 }
 
-static void close_connection(int fd)
-{
-    if (fd >= 0) {
-        close(fd);
-    }
-}
-
 /* Two threads that ask at once have a connection each, and the last one to be done leaves its own.
  * A server that strangers flood may end a connection in its hello, when nothing was asked yet: then
  * another one is opened. A server that is gone refuses. */
@@ -149,7 +143,7 @@ static int take_connection(const tcp_store *t, atomic_int *place, double *deadli
 
 static void give_connection(atomic_int *place, int fd)
 {
-    close_connection(atomic_exchange(place, fd));
+    td_close_fd(atomic_exchange(place, fd));
 }
 
 /* ---- requests ---- */
@@ -251,9 +245,8 @@ static td_status tcp_call(td_store *store, const td_store_request *r, char **rep
 static void tcp_close(td_store *store)
 {
     tcp_store *t = (tcp_store *)store;
-    close_connection(t->will);
-    close_connection(t->idle);
-    free(t->host);
+    td_close_fd(t->will);
+    td_close_fd(t->idle);
     free(t);
 }
 
@@ -268,15 +261,10 @@ td_status td_tcp_store_connect(const char *host, int port, double timeout, const
                                td_store **store)
 {
     static const td_store_kind kind = { "tcp", tcp_call, tcp_close };
-    tcp_store *t = calloc(1, sizeof(tcp_store));
-    char *copy = strdup(host);
-    if (t == NULL || copy == NULL) {
-        free(t);
-        free(copy);
-        return td_fail(TD_E_NOMEM, "no memory for a store");
-    }
+    tcp_store *t = calloc(1, sizeof(tcp_store) + strlen(host) + 1);
+    TD_CHECK(t != NULL, TD_E_NOMEM, "no memory for a store");
     t->store = (td_store){ &kind, timeout > 0 ? timeout : 300 };
-    t->host = copy;
+    strcpy(t->host, host);
     t->port = port;
     t->token = token != NULL ? *token : (td_token){ 0 };
     t->idle = t->will = -1;

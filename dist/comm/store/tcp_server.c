@@ -212,12 +212,8 @@ static void free_server(td_tcp_server *s)
     while (s->data.first != NULL) {
         td_connection_free(s->data.first, &s->data);
     }
-    if (s->wake_up >= 0) {
-        close(s->wake_up);
-    }
-    if (s->listener >= 0) {
-        close(s->listener);
-    }
+    td_close_fd(s->wake_up);
+    td_close_fd(s->listener);
     pthread_mutex_destroy(&s->lock);
     pthread_cond_destroy(&s->fewer);
     td_table_clear(&s->data.table);

@@ -1,5 +1,6 @@
 /* The secret of a job: makes it, proves that one knows it (HMAC-SHA256), reads it from a file. */
 #include "dist/comm/token.h"
+#include "dist/comm/process.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -125,8 +126,7 @@ td_status td_token_parse(const char *text, const char *source, td_token *token)
              "%s: a token is %d hexadecimal digits, not zeros alone (openssl rand -hex %d)", source,
              2 * TD_TOKEN_BYTES, TD_TOKEN_BYTES);
     for (int i = 0; i < TD_TOKEN_BYTES; i++) {
-        char pair[3] = { text[2 * i], text[2 * i + 1], '\0' };
-        token->bytes[i] = (unsigned char)strtoul(pair, NULL, 16);
+        (void)sscanf(text + 2 * (size_t)i, "%2hhx", &token->bytes[i]);
     }
     token->set = true;
     return TD_OK;
@@ -167,9 +167,7 @@ td_status td_token_file(const char *path, td_token *token)
     }
     ssize_t got = fd >= 0 && fstat(fd, &info) == 0 ? read(fd, text, sizeof(text) - 1) : -1;
     int error = errno;
-    if (fd >= 0) {
-        close(fd);
-    }
+    td_close_fd(fd);
     TD_CHECK(got >= 0, TD_E_IO, "cannot read the token in %s: %s", path, strerror(error));
     TD_CHECK(S_ISREG(info.st_mode) && (info.st_mode & 077) == 0 && info.st_uid == geteuid(),
              TD_E_ARG,

@@ -18,8 +18,8 @@ typedef struct watched_store {
     td_store store;
     td_store *base;
     const td_rendezvous_result *met;
-    watched_rank *ranks;
     int count, next; /* next: index of the rank that is looked at next */
+    watched_rank ranks[];
 } watched_store;
 
 enum { AT_ONCE = 8 }; /* ranks that a look asks about */
@@ -122,7 +122,6 @@ static td_status watched_call(td_store *store, const td_store_request *request, 
 
 static void watched_close(td_store *store)
 {
-    free(of(store)->ranks);
     free(store);
 }
 
@@ -130,17 +129,12 @@ td_status td_watched_store_open(td_store *base, const td_rendezvous_result *met,
                                 int count, td_store **store)
 {
     static const td_store_kind kind = { "watched", watched_call, watched_close };
-    watched_store *w = calloc(1, sizeof(*w));
-    watched_rank *list = calloc((size_t)count, sizeof(*list));
-    if (w == NULL || list == NULL) {
-        free(w);
-        free(list);
-        return td_fail(TD_E_NOMEM, "no memory for a store");
-    }
-    *w = (watched_store){ { &kind, base->timeout }, base, met, list, count, 0 };
+    watched_store *w = malloc(sizeof(*w) + (size_t)count * sizeof(w->ranks[0]));
+    TD_CHECK(w != NULL, TD_E_NOMEM, "no memory for a store");
+    *w = (watched_store){ { &kind, base->timeout }, base, met, count, 0 };
     for (int i = 0; i < count; i++) {
-        list[i].rank = ranks != NULL ? ranks[i] : i;
-        w->next = list[i].rank == met->rank ? (i + 1) % count : w->next;
+        w->ranks[i] = (watched_rank){ .rank = ranks != NULL ? ranks[i] : i };
+        w->next = w->ranks[i].rank == met->rank ? (i + 1) % count : w->next;
     }
     *store = &w->store;
     return TD_OK;

@@ -15,19 +15,10 @@
 
 enum { MESSAGE = 400 };
 
-/* The model's description: a line for the options and a line for each tensor. malloc'ed; NULL when
- * memory is short. */
-static char *describe_model(const td_module *model, const td_ddp_options *o)
+/* A line for the options and a line for each tensor. */
+static void write_model(const td_module *model, const td_ddp_options *o, const td_state_list *list,
+                        FILE *out)
 {
-    td_state_list list = td_module_state(model);
-    char *text = NULL;
-    size_t size = 0;
-    FILE *out = list.count >= 0 ? open_memstream(&text, &size) : NULL;
-    if (out == NULL) {
-        td_state_list_free(&list);
-        td_fail(TD_E_NOMEM, "no memory to describe a model");
-        return NULL;
-    }
     td_fprintf(out, "the options bucket_cap_mb %g, replicas %d%s%s%s, hook %s", o->bucket_cap_mb,
                o->mesh != NULL ? td_mesh_size(o->mesh, "rep") : 1,
                o->find_unused_parameters ? ", find_unused_parameters" : "",
@@ -44,16 +35,28 @@ static char *describe_model(const td_module *model, const td_ddp_options *o)
                 slicing->rank, slicing->ranks);
     }
     fputc('\n', out);
-    for (int i = 0; i < list.count; i++) {
-        const td_tensor *t = list.items[i].tensor;
+    for (int i = 0; i < list->count; i++) {
+        const td_tensor *t = list->items[i].tensor;
         fprintf(out, "%s%s '%s' %s%s\n", td_draw_of(t) != NULL ? "(td_defer_init) " : "",
-                list.items[i].buffer ? "the buffer"
-                : td_is_leaf(t)      ? "the parameter"
-                                     : "the frozen parameter",
-                list.items[i].name, td_dtype_name(t->dtype), td_describe_shape(td_shape_of(t)));
+                list->items[i].buffer ? "the buffer"
+                : td_is_leaf(t)       ? "the parameter"
+                                      : "the frozen parameter",
+                list->items[i].name, td_dtype_name(t->dtype), td_describe_shape(td_shape_of(t)));
+    }
+}
+
+/* The model's description, malloc'ed; NULL when memory is short. */
+static char *describe_model(const td_module *model, const td_ddp_options *o)
+{
+    td_state_list list = td_module_state(model);
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = list.count >= 0 ? open_memstream(&text, &size) : NULL;
+    if (out != NULL) {
+        write_model(model, o, &list, out);
     }
     td_state_list_free(&list);
-    if (fclose(out) != 0) {
+    if (out == NULL || fclose(out) != 0) {
         free(text);
         td_fail(TD_E_NOMEM, "no memory to describe a model");
         return NULL;

@@ -8,6 +8,7 @@
 #include "dist/ddp/extra.h"
 
 #include "dist/comm/engine.h"
+#include "dist/comm/process.h"
 #include "tensor/clock.h"
 #include "dist/comm/collectives.h"
 #include "dist/ddp/extra/parts.h"
@@ -54,9 +55,7 @@ static void open_delays(meter *m)
 {
     int thread = (int)gettid();
     if (m->thread != thread) {
-        if (m->thread != 0 && m->delays >= 0) {
-            close(m->delays);
-        }
+        td_close_fd(m->delays);
         m->thread = thread;
         m->delays = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
     }
@@ -206,10 +205,7 @@ static td_status stats_on(td_ddp_part *part, td_ddp_state *s, td_ddp_event event
 
 static void free_stats(td_ddp_part *part)
 {
-    const meter *m = &((stats *)part)->m;
-    if (m->thread != 0 && m->delays >= 0) {
-        close(m->delays);
-    }
+    td_close_fd(((stats *)part)->m.delays);
     free(part);
 }
 
@@ -217,7 +213,7 @@ td_status td_ddp_stats_open(td_ddp_state *s)
 {
     stats *x = calloc(1, sizeof *x);
     TD_CHECK(x != NULL, TD_E_NOMEM, "td_ddp: no memory for statistics");
-    x->part = (td_ddp_part){ .on = stats_on, .free = free_stats };
+    *x = (stats){ .part = { .on = stats_on, .free = free_stats }, .m = { .delays = -1 } };
     td_ddp_add_part(s, &x->part);
     return TD_OK;
 }

@@ -5,6 +5,7 @@
 
 #include "autograd/hooks.h"
 #include "dist/comm/collectives.h"
+#include "tensor/system/text.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -115,16 +116,14 @@ static td_status require_hooks(td_ddp_state *s)
 static td_status require_all(td_ddp_state *s)
 {
     char names[600] = "";
-    size_t length = 0;
     int missing = 0;
     for (int i = 0; i < s->count; i++) {
         if (s->reducer.params[i].used) {
             continue;
         }
         const char *name = td_params_get(s->params, i)->name;
-        if (length + strlen(name) + 16 < sizeof names) {
-            length += (size_t)snprintf(names + length, sizeof names - length, "%s'%s'",
-                                       missing > 0 ? ", " : "", name);
+        if (strlen(names) + strlen(name) + 16 < sizeof names) {
+            td_append(names, sizeof names, "%s'%s'", missing > 0 ? ", " : "", name);
         }
         missing++;
     }

@@ -29,11 +29,6 @@ static bool gives(const job *j, int r)
     return td_pieces_given(j->c, r, j->shm->size) > 0;
 }
 
-static bool takes(const job *j)
-{
-    return td_pieces_taken(j->c, j->shm->rank, j->shm->size) > 0;
-}
-
 static job job_of(td_shm *shm, const td_collective *c)
 {
     job j = { .shm = shm, .c = c, .kind = td_kind_of(c->kind), .size = td_dtype_size(c->dtype) };
@@ -97,7 +92,7 @@ static void get_reduced(const job *j, int64_t from, int64_t k)
 static void get(const job *j, int64_t from, int64_t k)
 {
     const td_collective *c = j->c;
-    if (k == 0 || !takes(j)) {
+    if (k == 0 || td_pieces_taken(c, j->shm->rank, j->shm->size) == 0) {
         return;
     }
     if (j->kind->reduces) {

@@ -1,5 +1,6 @@
 /* The shm engine: beginning and end. */
 #include "dist/comm/engines/shm/shm.h"
+#include "dist/comm/process.h"
 
 #include "tensor/extend.h"
 #include "tensor/clock.h"
@@ -74,9 +75,8 @@ static td_status shm_agree(const td_shm *shm, td_store *store, double deadline)
     snprintf(key, sizeof key, "mapped/%d", shm->rank);
     TD_TRY(td_store_set_text(store, key, "ok"));
     for (int r = 0; r < shm->size; r++) {
-        double left = deadline - td_clock();
         snprintf(key, sizeof key, "mapped/%d", r);
-        td_status status = td_store_get_text(store, key, left > 0.001 ? left : 0.001, &text);
+        td_status status = td_store_get_text(store, key, td_seconds_until(deadline), &text);
         if (status != TD_OK) {
             return status == TD_E_TIMEOUT
                        ? td_fail_context(status, "shm: rank %d does not answer", r)
@@ -103,9 +103,7 @@ static td_status shm_meet(td_shm *shm, const td_engine_init *init)
         }
     }
     status = status == TD_OK ? shm_agree(shm, init->store, deadline) : status;
-    if (fd >= 0) {
-        close(fd);
-    }
+    td_close_fd(fd);
     return status;
 }
 
@@ -115,11 +113,6 @@ static void shm_destroy(void *engine)
 {
     td_shm *shm = engine;
     td_shm_unmap_regions(shm);
-    while (shm->free_requests != NULL) {
-        td_shm_request *next = shm->free_requests->next;
-        free(shm->free_requests);
-        shm->free_requests = next;
-    }
     if (shm->segment != NULL) {
         atomic_store(&td_shm_self(shm)->gone, 1);
         munmap(shm->segment, shm->bytes);

@@ -87,9 +87,7 @@ td_status td_shm_create(const char *what, size_t bytes, void **memory, int *fd)
         status = td_fail(TD_E_NOMEM, "%s: %s of shared memory could not be had: %s", what,
                          td_describe_bytes(bytes), strerror(error));
     }
-    if (status == TD_OK) {
-        status = map(what, *fd, bytes, memory);
-    }
+    status = status == TD_OK ? map(what, *fd, bytes, memory) : status;
     if (status != TD_OK) {
         close(*fd);
         *fd = -1;
@@ -150,34 +148,25 @@ int td_shm_find_region(const td_shm *shm, const void *data, size_t bytes)
     return -1;
 }
 
-static void unmap_part(td_shm_region *region, int rank)
-{
-    if (region->base[rank] != NULL) {
-        munmap(region->base[rank], region->bytes);
-        region->base[rank] = NULL;
-    }
-}
-
-static void unmap_woven(const td_shm *shm, td_shm_region *region)
+/* Unmaps the parts of the ranks from `first` to `last`, and what they are woven into. */
+static void unmap_parts(const td_shm *shm, td_shm_region *region, int first, int last)
 {
     if (region->woven != NULL) {
         munmap(region->woven, region->bytes * (size_t)shm->size);
         region->woven = NULL;
     }
-}
-
-static void unmap_region(const td_shm *shm, td_shm_region *region)
-{
-    unmap_woven(shm, region);
-    for (int r = 0; r < shm->size; r++) {
-        unmap_part(region, r);
+    for (int r = first; r <= last; r++) {
+        if (region->base[r] != NULL) {
+            munmap(region->base[r], region->bytes);
+            region->base[r] = NULL;
+        }
     }
 }
 
 void td_shm_unmap_regions(td_shm *shm)
 {
     for (int i = 0; i < shm->region_count; i++) {
-        unmap_region(shm, &shm->regions[i]);
+        unmap_parts(shm, &shm->regions[i], 0, shm->size - 1);
     }
 }
 
@@ -186,8 +175,7 @@ void td_shm_memory_free(void *engine, void *memory)
     td_shm *shm = engine;
     int i = td_shm_find_region(shm, memory, 1);
     if (i >= 0) {
-        unmap_woven(shm, &shm->regions[i]);
-        unmap_part(&shm->regions[i], shm->rank);
+        unmap_parts(shm, &shm->regions[i], shm->rank, shm->rank);
         atomic_fetch_sub(&shm->segment->users[i], 1);
     }
 }
@@ -242,7 +230,7 @@ static int free_place(td_shm *shm)
         if (atomic_load(&shm->segment->users[i]) == 0) {
             place = i;
             if (i < shm->region_count) {
-                unmap_region(shm, &shm->regions[i]);
+                unmap_parts(shm, &shm->regions[i], 0, shm->size - 1);
             }
         }
     }
@@ -300,13 +288,11 @@ td_status td_shm_memory(void *engine, const td_collective *c, void **memory)
         status =
             memory_agree(shm, c, 1, -1, map_parts(shm, region)); /* now all ranks have opened it */
     }
-    if (fd >= 0) {
-        close(fd);
-    }
+    td_close_fd(fd);
     if (status == TD_OK) {
         atomic_fetch_add(&shm->segment->users[place], 1);
     } else {
-        unmap_region(shm, region);
+        unmap_parts(shm, region, 0, shm->size - 1);
     }
     return status;
 }

@@ -99,13 +99,8 @@ static td_status receive_pieces(td_shm *shm, td_shm_request *request, bool *any)
 td_status td_shm_start(void *engine, const td_collective *c, void **handle)
 {
     td_shm *shm = engine;
-    td_shm_request *request = shm->free_requests;
-    if (request != NULL) {
-        shm->free_requests = request->next;
-    } else {
-        request = malloc(sizeof *request);
-        TD_CHECK(request != NULL, TD_E_NOMEM, "out of memory for a message");
-    }
+    td_shm_request *request = malloc(sizeof *request);
+    TD_CHECK(request != NULL, TD_E_NOMEM, "out of memory for a message");
     *request = (td_shm_request){ .c = c, .ticket = shm->tickets[c->peer][direction_of(c)]++ };
     *handle = request;
     return TD_OK;
@@ -147,8 +142,7 @@ td_status td_shm_poll(void *engine, void *handle, bool *done)
     }
     if (*done || status != TD_OK) {
         shm->served[c->peer][direction]++;
-        request->next = shm->free_requests;
-        shm->free_requests = request;
+        free(request);
     }
     return status;
 }

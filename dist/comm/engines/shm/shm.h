@@ -93,9 +93,8 @@ typedef struct td_shm_region {
     char *woven;                  /* all parts in one range (td_shm_weave); NULL: not asked for */
 } td_shm_region;
 
-/* A running send or receive. Ended requests are kept in a list and used again. */
+/* A running send or receive. */
 typedef struct td_shm_request {
-    struct td_shm_request *next;
     const td_collective *c;
     uint64_t ticket; /* the message's number in its mailbox */
     int64_t moved;   /* bytes */
@@ -121,8 +120,7 @@ typedef struct td_shm {
     double checked;     /* when the peers of messages were last checked */
     uint32_t bell_seen; /* the bell's value before the last look at the mailboxes */
     td_shm_region regions[TD_SHM_MAX_REGIONS];
-    int region_count; /* places that have been used */
-    td_shm_request *free_requests;
+    int region_count;                      /* places that have been used */
     uint64_t tickets[TD_SHM_MAX_RANKS][2]; /* tickets given out: sends to, receives from a rank */
     uint64_t served[TD_SHM_MAX_RANKS][2];
     atomic_uint_fast64_t moved; /* bytes of data that were read from other ranks' memory (areas,
