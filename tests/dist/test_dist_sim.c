@@ -1,6 +1,7 @@
 /* Simulated jobs: the bits of processes, clocks that are the same in every run, and failures that
  * do not depend on luck. */
 #include "dist/comm/collectives.h"
+#include "dist/comm/engines/sim/internal.h"
 #include "tensor/extend.h"
 #include "tensor/observe/profile.h"
 #include "tests/dist/sim_run.h"

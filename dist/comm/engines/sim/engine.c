@@ -1,6 +1,7 @@
 /* The engine of simulated ranks: a group is a room, with a seat for each of its ranks. */
 #include "dist/comm/engines/sim/internal.h"
 
+#include "tensor/system/list.h"
 #include "tensor/system/number.h"
 
 #include <math.h>
@@ -50,7 +51,7 @@ static td_status sim_start(void *engine, const td_collective *c, void **request)
     td_sim_seat *seat = engine;
     td_sim_world *w = world_of(seat);
     td_status status = TD_OK;
-    td_sim_call *call = calloc(1, sizeof *call), **end = &seat->calls;
+    td_sim_call *call = calloc(1, sizeof *call);
     TD_CHECK(call != NULL, TD_E_NOMEM, "sim: no memory for a collective");
     *call = (td_sim_call){ .c = c, .seat = seat };
     pthread_mutex_lock(&w->lock);
@@ -58,10 +59,7 @@ static td_status sim_start(void *engine, const td_collective *c, void **request)
         status = td_fail(seat->gone, "%s", seat->reason);
         free(call);
     } else {
-        while (*end != NULL) {
-            end = &(*end)->next;
-        }
-        *end = call;
+        *TD_LINK_TO(&seat->calls, NULL) = call;
         (c->kind == TD_COLLECTIVE_SEND   ? td_sim_send
          : c->kind == TD_COLLECTIVE_RECV ? td_sim_receive
                                          : td_sim_meet)(call);
@@ -94,11 +92,7 @@ static td_status sim_end(void *engine, void *request)
     times->sending += call->seconds;
     times->bytes += call->bytes;
     td_status status = call->status == TD_OK ? TD_OK : td_fail(call->status, "%s", call->reason);
-    td_sim_call **link = &seat->calls;
-    while (*link != call) {
-        link = &(*link)->next;
-    }
-    free_call(link);
+    free_call(TD_LINK_TO(&seat->calls, call));
     pthread_mutex_unlock(&world_of(seat)->lock);
     return status;
 }
@@ -128,16 +122,13 @@ static td_sim_room *find_room(td_sim_world *w, uint64_t key, int size)
         link = &(*link)->next;
     }
     td_sim_room *room = *link;
-    if (room == NULL) {
-        room = *link = calloc(1, sizeof *room + (size_t)size * sizeof room->seats[0]);
-    }
-    if (room != NULL && room->size == 0) {
+    if (room == NULL && (room = calloc(1, sizeof *room + (size_t)size * sizeof(td_sim_seat)))) {
         room->key = key;
         room->size = size;
         for (int rank = 0; rank < size; rank++) {
-            room->seats[rank].room = room;
-            room->seats[rank].rank = rank;
+            room->seats[rank] = (td_sim_seat){ .room = room, .rank = rank };
         }
+        *link = room;
     }
     return room;
 }
@@ -172,26 +163,15 @@ static void sim_abort(void *engine, td_status status, const char *reason)
     pthread_mutex_unlock(&world_of(seat)->lock);
 }
 
-static bool sim_entered(void *engine, int rank, td_entered *entered, char note[TD_NOTE_BYTES])
-{
-    (void)engine, (void)rank;
-    *entered = (td_entered){ 0 };
-    note[0] = '\0';
-    return false;
-}
-
 static void sim_destroy(void *engine)
 {
-    td_sim_seat *seat = engine, **link = &seat->owner->seats;
+    td_sim_seat *seat = engine;
     td_sim_world *w = world_of(seat);
     char text[64];
     snprintf(text, sizeof text, "rank %d has left the group", seat->owner->place.rank);
     pthread_mutex_lock(&w->lock);
     leave_seat(seat, TD_E_PEER, text);
-    while (*link != seat) {
-        link = &(*link)->next;
-    }
-    *link = seat->next;
+    *TD_LINK_TO(&seat->owner->seats, seat) = seat->next;
     while (seat->calls != NULL) { /* not waited for */
         free_call(&seat->calls);
     }
@@ -219,5 +199,4 @@ const td_engine_type td_sim_engine = { .name = "sim",
                                        .poll = sim_poll,
                                        .end = sim_end,
                                        .abort = sim_abort,
-                                       .entered = sim_entered,
                                        .destroy = sim_destroy };

@@ -102,7 +102,7 @@ struct td_sim_rank {
 typedef struct td_sim_costs {
     double f32, f64, memory; /* limits: operations and bytes a second */
     double rest;             /* seconds of a step outside of kernels */
-    double slower;           /* how many times as long as at the limits kernels take, on average */
+    double seconds, least; /* of all kernels in the file, and what they would take at the limits */
     struct td_sim_cost *rows;
     int count;
 } td_sim_costs;
@@ -139,6 +139,12 @@ void td_sim_wait(td_sim_rank *me, td_sim_call *call);
 /* The call is over: its rank may go on. */
 void td_sim_done(td_sim_call *call, double ends, td_status status, const char *reason);
 char *td_sim_text(const char *text); /* a copy */
+
+/* ---- spawn.c ---- */
+
+/* Reads TANDEM_SIM=256 (missing: .ranks is 0), and TANDEM_SIM_LINK=25GB/s,5us (missing: these
+ * values), _KERNELS=FILE, _CORES=2 and _KILL=3@3200us. TD_E_ARG: a value cannot be read. */
+td_status td_sim_read(td_sim_options *options);
 
 /* ---- engine.c ---- */
 

@@ -3,6 +3,7 @@
 
 #include "dist/comm/engines/reduce_math.h"
 #include "tensor/backend.h"
+#include "tensor/system/list.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -98,11 +99,7 @@ static td_status compare_calls(const td_sim_meeting *m, int size)
 static void end_meeting(td_sim_room *room, td_sim_meeting *m, double ends, td_status status,
                         const char *reason)
 {
-    td_sim_meeting **link = &room->meetings;
-    while (*link != m) {
-        link = &(*link)->next;
-    }
-    *link = m->next;
+    *TD_LINK_TO(&room->meetings, m) = m->next;
     for (int rank = 0; rank < room->size; rank++) {
         if (m->calls[rank] != NULL) {
             m->calls[rank]->meeting = NULL;
@@ -117,9 +114,7 @@ static void complete(td_sim_room *room, td_sim_meeting *m)
     td_status status = compare_calls(m, room->size);
     status = status == TD_OK ? carry_out(m, room->size) : status;
     if (status != TD_OK) {
-        char text[1024];
-        snprintf(text, sizeof text, "%s", td_last_error());
-        end_meeting(room, m, m->latest, status, text);
+        end_meeting(room, m, m->latest, status, td_last_error());
         return;
     }
     double bytes, seconds = td_sim_collective_cost(&m->calls[0]->seat->owner->world->options,

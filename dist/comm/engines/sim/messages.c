@@ -1,6 +1,8 @@
 /* Messages: a send is over at once; a receive, when its message has arrived on the clock. */
 #include "dist/comm/engines/sim/internal.h"
 
+#include "tensor/system/list.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,14 +45,11 @@ void td_sim_send(td_sim_call *call)
     if (receive != NULL) {
         deliver(receive, &sent, c->in, arrives);
     } else {
-        td_sim_mail **end = &to->mails, *mail = malloc(sizeof *mail + bytes);
+        td_sim_mail *mail = malloc(sizeof *mail + bytes);
         TD_REQUIRE(mail != NULL, TD_HERE, "sim: no memory for a message of %zu bytes", bytes);
-        while (*end != NULL) {
-            end = &(*end)->next;
-        }
         *mail = (td_sim_mail){ .from = seat->rank, .sent = sent, .arrives = arrives };
         memcpy(mail->data, c->in, bytes);
-        *end = mail;
+        *TD_LINK_TO(&to->mails, NULL) = mail;
     }
     td_sim_done(call, me->times.clock, TD_OK, NULL);
 }

@@ -35,10 +35,6 @@ typedef struct td_sim_result {
     double assumed;     /* share of the kernels' time for which the file has no line */
 } td_sim_result;
 
-/* Reads TANDEM_SIM=256 (missing: .ranks is 0), and TANDEM_SIM_LINK=25GB/s,5us (missing: these
- * values), _KERNELS=FILE, _CORES=2 and _KILL=3@3200us. TD_E_ARG: a value cannot be read. */
-td_status td_sim_read(td_sim_options *options);
-
 /* Runs fn(rank, arg) on each rank, and waits for all ranks. TD_E_PEER: fn has returned another
  * number than 0; the message is of the rank whose failure is first by the clock, and *result is
  * valid. Other errors, without a result: the file of kernels, or no memory. */

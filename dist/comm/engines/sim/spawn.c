@@ -8,81 +8,54 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A number that ends at `end` has its unit there; the text goes on behind the unit. */
-static bool read_unit(const char **text, const char *end, const char *unit)
+/* Reads numbers with their units behind them: of "25GB/s,5us" 25 and 5. */
+static bool read_numbers(const char *text, const char *const units[2], double numbers[2])
 {
-    size_t length = strlen(unit);
-    bool good = end != *text && strncmp(end, unit, length) == 0;
-    *text = end + (good ? length : 0);
-    return good;
+    for (int i = 0; i < 2 && units[i] != NULL; i++) {
+        char *end;
+        size_t length = strlen(units[i]);
+        numbers[i] = td_strtod(text, &end);
+        if (end == text || !isfinite(numbers[i]) || strncmp(end, units[i], length) != 0) {
+            return false;
+        }
+        text = end + length;
+    }
+    return *text == '\0';
 }
 
-/* A number above 0. */
-static bool read_number(const char **text, const char *unit, double *value)
+static bool is_count(double number, int least, int most)
 {
-    char *end;
-    *value = td_strtod(*text, &end);
-    return read_unit(text, end, unit) && *value > 0.0 && isfinite(*value);
-}
-
-static bool read_count(const char **text, const char *unit, int least, int *count)
-{
-    enum { MOST = 65536 };
-    char *end;
-    long value = strtol(*text, &end, 10);
-    *count = (int)value;
-    return read_unit(text, end, unit) && value >= least && value <= MOST;
-}
-
-static bool read_world(const char **text, td_sim_options *o)
-{
-    return read_count(text, "", 1, &o->ranks);
-}
-
-static bool read_cores(const char **text, td_sim_options *o)
-{
-    return read_count(text, "", 1, &o->cores);
-}
-
-static bool read_link(const char **text, td_sim_options *o)
-{
-    double gigabytes, microseconds;
-    bool good = read_number(text, "GB/s,", &gigabytes) && read_number(text, "us", &microseconds);
-    o->bandwidth = good ? 1e9 * gigabytes : 0.0;
-    o->latency = good ? 1e-6 * microseconds : 0.0;
-    return good;
-}
-
-static bool read_kill(const char **text, td_sim_options *o)
-{
-    double microseconds;
-    bool good = read_count(text, "@", 0, &o->killed) && o->killed < o->ranks &&
-                read_number(text, "us", &microseconds);
-    o->killed_at = good ? 1e-6 * microseconds : 0.0;
-    return good;
+    return number >= least && number <= most && number == floor(number);
 }
 
 td_status td_sim_read(td_sim_options *options)
 {
+    enum { RANKS, LINK, CORES, KILL, VARIABLES, MOST = 65536 };
     static const struct {
-        const char *name, *form;
-        bool (*read)(const char **text, td_sim_options *o);
-    } variables[] = {
-        { "TANDEM_SIM", "a number of ranks, as in 256", read_world },
-        { "TANDEM_SIM_LINK", "a link, as in 25GB/s,5us", read_link },
-        { "TANDEM_SIM_CORES", "a number of cores", read_cores },
-        { "TANDEM_SIM_KILL", "one of the ranks and a time, as in 3@3200us", read_kill },
+        const char *name, *form, *units[2];
+    } variables[VARIABLES] = {
+        { "TANDEM_SIM", "a number of ranks, as in 256", { "" } },
+        { "TANDEM_SIM_LINK", "a link, as in 25GB/s,5us", { "GB/s,", "us" } },
+        { "TANDEM_SIM_CORES", "a number of cores", { "" } },
+        { "TANDEM_SIM_KILL", "one of the ranks and a time, as in 3@3200us", { "@", "us" } },
     };
-    *options = (td_sim_options){
-        .latency = 5e-6, .bandwidth = 25e9, .killed = -1, .kernels = getenv("TANDEM_SIM_KERNELS")
-    };
-    for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
-        const char *given = getenv(variables[i].name), *text = given;
-        if (given != NULL && (!variables[i].read(&text, options) || *text != '\0')) {
-            return td_fail(TD_E_ARG, "%s: '%s' is not %s", variables[i].name, given,
-                           variables[i].form);
-        }
+    double v[VARIABLES][2] = { [LINK] = { 25.0, 5.0 }, [KILL] = { -1.0, 0.0 } };
+    for (int i = 0; i < VARIABLES; i++) {
+        const char *text = getenv(variables[i].name);
+        bool read = text == NULL || read_numbers(text, variables[i].units, v[i]);
+        bool fits = i == LINK   ? v[i][0] > 0.0 && v[i][1] > 0.0
+                    : i == KILL ? is_count(v[i][0], 0, (int)v[RANKS][0] - 1) && v[i][1] > 0.0
+                                : is_count(v[i][0], 1, MOST);
+        TD_CHECK(read && (fits || text == NULL), TD_E_ARG, "%s: '%s' is not %s", variables[i].name,
+                 text, variables[i].form);
     }
+    *options = (td_sim_options){ .ranks = (int)v[RANKS][0],
+                                 .bandwidth = 1e9 * v[LINK][0],
+                                 .latency = 1e-6 * v[LINK][1],
+                                 .cores = (int)v[CORES][0],
+                                 .killed = (int)v[KILL][0],
+                                 .killed_at = 1e-6 * v[KILL][1],
+                                 .kernels = getenv("TANDEM_SIM_KERNELS") };
     return TD_OK;
 }
 
