@@ -47,7 +47,6 @@ KNOWN = {
     "dist/shard/wire.c -> dist/shard/values.c": "a shard's own part is known to values.c",
     "dist/shard/grads.c -> dist/shard/shard.c": "gradients ask for the state of the whole",
     "dist/comm/engines/p2p/messages.c -> dist/comm/engines/p2p/engine.c": "slots and failures are the engine's",
-    "dist/comm/engines/p2p/reduce.c -> dist/comm/engines/p2p/engine.c": "the same",
     "dist/comm/engines/p2p/reduce.c -> dist/comm/engines/p2p/collectives.c": "the ring uses the collectives' slots",
     "dist/comm/engines/p2p/collectives.c -> dist/comm/engines/p2p/engine.c": "slots and failures are the engine's",
 }

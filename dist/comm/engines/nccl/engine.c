@@ -14,22 +14,12 @@
 
 static int nccl_type_of(td_dtype dtype)
 {
-    switch (dtype) {
-    case TD_F32:
-        return TD_NCCL_F32;
-    case TD_F64:
-        return TD_NCCL_F64;
-    case TD_F16:
-        return TD_NCCL_F16;
-    case TD_BF16:
-        return TD_NCCL_BF16;
-    case TD_I64:
-        return TD_NCCL_I64;
-    case TD_I32:
-        return TD_NCCL_I32;
-    default:
-        return TD_NCCL_U8;
-    }
+    static const int types[] = {
+        [TD_F32] = TD_NCCL_F32,   [TD_F64] = TD_NCCL_F64, [TD_F16] = TD_NCCL_F16,
+        [TD_BF16] = TD_NCCL_BF16, [TD_I64] = TD_NCCL_I64, [TD_I32] = TD_NCCL_I32,
+        [TD_U8] = TD_NCCL_U8
+    };
+    return types[dtype];
 }
 
 static int op_of(td_reduction op)
@@ -58,40 +48,24 @@ static int grouped(int result)
 
 /* Collectives that NCCL does not have: sends and receives in one NCCL group, which run at the same
  * time. */
-static int nccl_exchange(td_nccl_engine *e, const td_collective *c, bool sends_to(int, int, int),
-                         bool pieces_in, bool pieces_out)
+static int nccl_exchange(td_nccl_engine *e, const td_collective *c)
 {
+    const td_kind *kind = td_kind_of(c->kind);
+    bool gives = td_pieces_given(c, e->rank, e->size) > 0;
+    bool takes = td_pieces_taken(c, e->rank, e->size) > 0;
     int type = nccl_type_of(c->dtype), result = e->api->group_start();
     for (int r = 0; r < e->size && result == TD_NCCL_SUCCESS; r++) {
-        if (sends_to(e->rank, r, c->peer)) {
-            const void *from = pieces_in ? piece(c->in, c, r) : c->in;
+        if (gives && td_pieces_taken(c, r, e->size) > 0) {
+            const void *from = kind->gives_all ? piece(c->in, c, r) : c->in;
             result = grouped(e->api->send(from, (size_t)c->count, type, r, e->comm, e->stream));
         }
-        if (result == TD_NCCL_SUCCESS && sends_to(r, e->rank, c->peer)) {
-            void *to = pieces_out ? piece(c->out, c, r) : c->out;
+        if (result == TD_NCCL_SUCCESS && takes && td_pieces_given(c, r, e->size) > 0) {
+            void *to = kind->takes_all ? piece(c->out, c, r) : c->out;
             result = grouped(e->api->recv(to, (size_t)c->count, type, r, e->comm, e->stream));
         }
     }
     int ended = e->api->group_end();
     return result != TD_NCCL_SUCCESS ? result : ended;
-}
-
-static bool all_to_root(int from, int to, int root)
-{
-    (void)from;
-    return to == root;
-}
-
-static bool root_to_all(int from, int to, int root)
-{
-    (void)to;
-    return from == root;
-}
-
-static bool all_to_all(int from, int to, int root)
-{
-    (void)from, (void)to, (void)root;
-    return true;
 }
 
 static int nccl_call(td_nccl_engine *e, const td_collective *c)
@@ -111,11 +85,9 @@ static int nccl_call(td_nccl_engine *e, const td_collective *c)
     case TD_COLLECTIVE_REDUCE_SCATTER:
         return api->reduce_scatter(c->in, c->out, count, type, op, e->comm, e->stream);
     case TD_COLLECTIVE_GATHER:
-        return nccl_exchange(e, c, all_to_root, false, true);
     case TD_COLLECTIVE_SCATTER:
-        return nccl_exchange(e, c, root_to_all, true, false);
     case TD_COLLECTIVE_ALL_TO_ALL:
-        return nccl_exchange(e, c, all_to_all, true, true);
+        return nccl_exchange(e, c);
     default:
         td_fatal(TD_NOWHERE, "the NCCL engine has no %s", td_kind_of(c->kind)->name);
     }
@@ -180,9 +152,13 @@ static td_status make_events(td_nccl_engine *e, td_nccl_slot *slot)
     return slot->done == NULL ? e->streams->event_new(e->base.device, &slot->done) : TD_OK;
 }
 
-static td_status fail_aborted(void)
+/* The next ticket is the slot's. */
+static void note_launched(td_nccl_engine *e, td_nccl_slot *slot, const td_collective *c)
 {
-    return td_fail(TD_E_INTERRUPTED, "NCCL: the communicator has been aborted");
+    slot->ticket = ++e->launched;
+    slot->c = *c;
+    slot->begun = td_clock();
+    slot->in_graph = false;
 }
 
 static td_status launch_locked(td_nccl_engine *e, const td_collective *c, td_nccl_slot *slot)
@@ -199,19 +175,16 @@ static td_status nccl_launch(td_device_engine *engine, const td_collective *c, u
 {
     td_nccl_engine *e = (td_nccl_engine *)engine;
     pthread_mutex_lock(&e->lock);
-    td_status status = atomic_load(&e->aborted) ? fail_aborted() : TD_OK;
-    if (status == TD_OK) {
-        status = nccl_make_room(e);
+    td_status status = TD_OK;
+    if (atomic_load(&e->aborted)) {
+        status = td_fail(TD_E_INTERRUPTED, "NCCL: the communicator has been aborted");
     }
+    status = status == TD_OK ? nccl_make_room(e) : status;
     td_nccl_slot *slot = status == TD_OK ? slot_of(e, e->launched + 1) : NULL;
+    status = status == TD_OK ? launch_locked(e, c, slot) : status;
     if (status == TD_OK) {
-        status = launch_locked(e, c, slot);
-    }
-    if (status == TD_OK) {
-        *ticket = slot->ticket = ++e->launched;
-        slot->c = *c;
-        slot->begun = td_clock();
-        slot->in_graph = false;
+        note_launched(e, slot, c);
+        *ticket = slot->ticket;
     }
     pthread_mutex_unlock(&e->lock);
     return status;
@@ -282,10 +255,7 @@ static td_status note_graph(td_nccl_engine *e, const td_collective *c)
     td_device device = e->base.device;
     TD_TRY(e->streams->record(device, slot->done, e->streams->compute(device)));
     e->joined += e->joined == e->launched ? 1 : 0; /* the event is on the compute stream itself */
-    slot->ticket = ++e->launched;
-    slot->c = *c;
-    slot->begun = td_clock();
-    slot->in_graph = false;
+    note_launched(e, slot, c);
     return TD_OK;
 }
 

@@ -36,11 +36,9 @@ static td_status share_id(const td_nccl_api *api, const td_nccl_options *o, td_n
     message m;
     if (o->rank == 0) {
         td_status made = make_id(api, &m);
-        char text[512];
-        snprintf(text, sizeof text, "%s", td_last_error());
         TD_TRY(td_store_set(o->store, key, &m, sizeof m));
         *id = m.id;
-        return made == TD_OK ? TD_OK : td_fail(made, "%s", text);
+        return made == TD_OK ? TD_OK : td_fail(made, "%s", m.reason);
     }
     void *value;
     size_t size;
@@ -120,9 +118,7 @@ td_status td_nccl_engine_new(const td_nccl_api *api, const td_streams *streams,
     TD_CHECK(e != NULL, TD_E_NOMEM, "no memory for the NCCL engine");
     td_nccl_engine_init(e, api, streams, o);
     td_status status = join_communicator(e, o, id);
-    if (status == TD_OK) {
-        status = streams->stream_new(o->device, &e->stream);
-    }
+    status = status == TD_OK ? streams->stream_new(o->device, &e->stream) : status;
     if (status != TD_OK) {
         char text[1024];
         snprintf(text, sizeof text, "%s", td_last_error());

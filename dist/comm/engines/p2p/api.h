@@ -47,6 +47,9 @@ typedef struct td_p2p_options {
 
 enum { TD_P2P_VERSION = 3 };
 
+typedef td_p2p_result (*td_p2p_transfer_fn)(td_p2p_buffer *buffer, int rank, uint64_t slot,
+                                            size_t offset, size_t bytes);
+
 typedef struct td_p2p_api {
     int version;
     const char *name;   /* of the library: "gloo" */
@@ -55,10 +58,7 @@ typedef struct td_p2p_api {
     /* NULL: out of memory. */
     td_p2p_buffer *(*buffer)(td_p2p *p2p, void *memory, size_t bytes, td_p2p_manner manner);
     void (*buffer_free)(td_p2p_buffer *buffer); /* afterwards its memory is not touched */
-    td_p2p_result (*send)(td_p2p_buffer *buffer, int rank, uint64_t slot, size_t offset,
-                          size_t bytes);
-    td_p2p_result (*recv)(td_p2p_buffer *buffer, int rank, uint64_t slot, size_t offset,
-                          size_t bytes);
+    td_p2p_transfer_fn send, recv;
     /* Waits for the end of one of the buffer's sends or receives. Those with one rank end in the
      * order in which they began. */
     td_p2p_result (*wait_send)(td_p2p_buffer *buffer, double seconds);

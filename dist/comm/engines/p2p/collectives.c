@@ -7,44 +7,50 @@
 
 /* ---- posting and waiting ---- */
 
-td_status td_p2p_check(const td_p2p_job *j, td_p2p_result result)
+/* Fails with the cause if a transfer has failed. */
+static td_status check_transfer(const td_p2p_job *j, td_p2p_result result)
 {
     return result == TD_P2P_OK ? TD_OK : td_p2p_fail(j->g, result);
 }
 
-uint64_t td_p2p_job_slot(const td_p2p_job *j, td_p2p_use use)
+td_status td_p2p_open_array(td_p2p_job *j, td_p2p_array *a, const void *memory, size_t bytes)
 {
-    return td_p2p_slot(use, j->g->turn, j->c);
+    void *both = (void *)(uintptr_t)memory; /* there is one kind of buffer for both ways */
+    *a = (td_p2p_array){ .buffer = j->g->api->buffer(j->g->p2p, both, bytes, TD_P2P_WAITS) };
+    TD_CHECK(a->buffer != NULL, TD_E_NOMEM, "out of memory for transfers");
+    return TD_OK;
 }
 
-/* Posts a send of elements from `from` on of the array in to rank r. */
-td_status td_p2p_send_in(td_p2p_job *j, int r, int64_t from, int64_t count)
+td_status td_p2p_send(td_p2p_job *j, td_p2p_array *a, td_p2p_use use, int r, int64_t from,
+                      int64_t count)
 {
-    j->in_sends++;
-    return td_p2p_check(j, j->g->api->send(j->in, r, td_p2p_job_slot(j, TD_P2P_DATA),
-                                           (size_t)from * j->size, (size_t)count * j->size));
+    a->sends++;
+    return check_transfer(j, j->g->api->send(a->buffer, r, td_p2p_slot(use, j->g->turn, j->c),
+                                             (size_t)from * j->size, (size_t)count * j->size));
 }
 
-td_status td_p2p_receive_out(td_p2p_job *j, td_p2p_use use, int r, int64_t from, int64_t count)
+td_status td_p2p_receive(td_p2p_job *j, td_p2p_array *a, td_p2p_use use, int r, int64_t from,
+                         int64_t count)
 {
-    j->out_recvs++;
+    a->recvs++;
     atomic_fetch_add(&j->g->moved, (uint64_t)count * j->size);
-    return td_p2p_check(j, j->g->api->recv(j->out, r, td_p2p_job_slot(j, use),
-                                           (size_t)from * j->size, (size_t)count * j->size));
+    return check_transfer(j, j->g->api->recv(a->buffer, r, td_p2p_slot(use, j->g->turn, j->c),
+                                             (size_t)from * j->size, (size_t)count * j->size));
 }
 
-/* Waits for all posted transfers of the caller's arrays. */
-td_status td_p2p_wait_arrays(td_p2p_job *j)
+td_status td_p2p_wait_receive(td_p2p_job *j, td_p2p_array *a)
 {
-    const td_p2p_api *api = j->g->api;
-    for (; j->out_recvs > 0; j->out_recvs--) {
-        TD_TRY(td_p2p_check(j, api->wait_recv(j->out, td_p2p_patience(j->c))));
+    a->recvs--;
+    return check_transfer(j, j->g->api->wait_recv(a->buffer, td_p2p_patience(j->c)));
+}
+
+td_status td_p2p_wait(td_p2p_job *j, td_p2p_array *a)
+{
+    while (a->recvs > 0) {
+        TD_TRY(td_p2p_wait_receive(j, a));
     }
-    for (; j->in_sends > 0; j->in_sends--) {
-        TD_TRY(td_p2p_check(j, api->wait_send(j->in, td_p2p_patience(j->c))));
-    }
-    for (; j->out_sends > 0; j->out_sends--) {
-        TD_TRY(td_p2p_check(j, api->wait_send(j->out, td_p2p_patience(j->c))));
+    for (; a->sends > 0; a->sends--) {
+        TD_TRY(check_transfer(j, j->g->api->wait_send(a->buffer, td_p2p_patience(j->c))));
     }
     return TD_OK;
 }
@@ -59,9 +65,9 @@ static td_status announce(const td_p2p_job *j)
     td_p2p_fill_header(&g->mine, g->turn, j->c);
     for (int r = 0; r < g->size; r++) {
         if (r != g->rank) {
-            TD_TRY(td_p2p_check(j, g->api->recv(g->peers[r].heard_buffer, r, header_slot, 0,
-                                                sizeof(td_p2p_header))));
-            TD_TRY(td_p2p_check(
+            TD_TRY(check_transfer(j, g->api->recv(g->peers[r].heard_buffer, r, header_slot, 0,
+                                                  sizeof(td_p2p_header))));
+            TD_TRY(check_transfer(
                 j, g->api->send(g->mine_buffer, r, header_slot, 0, sizeof(td_p2p_header))));
         }
     }
@@ -74,13 +80,13 @@ td_status td_p2p_listen(const td_p2p_job *j)
     const td_p2p_engine *g = j->g;
     for (int r = 0; r < g->size; r++) {
         if (r != g->rank) {
-            TD_TRY(td_p2p_check(
+            TD_TRY(check_transfer(
                 j, g->api->wait_recv(g->peers[r].heard_buffer, td_p2p_patience(j->c))));
             TD_TRY(td_p2p_compare(g, j->c, r, &g->peers[r].heard));
         }
     }
     for (int r = 1; r < g->size; r++) {
-        TD_TRY(td_p2p_check(j, g->api->wait_send(g->mine_buffer, td_p2p_patience(j->c))));
+        TD_TRY(check_transfer(j, g->api->wait_send(g->mine_buffer, td_p2p_patience(j->c))));
     }
     return TD_OK;
 }
@@ -118,35 +124,32 @@ static td_status p2p_move(td_p2p_job *j)
         /* Each rank begins with the next rank, so that not all send to the same one. */
         int r = (rank + i) % j->g->size;
         if (piece_from(j, r) >= 0) {
-            TD_TRY(td_p2p_receive_out(j, TD_P2P_DATA, r, piece_from(j, r) * count, count));
+            TD_TRY(td_p2p_receive(j, &j->out, TD_P2P_DATA, r, piece_from(j, r) * count, count));
         }
         if (piece_to(j, r) >= 0) {
-            TD_TRY(td_p2p_send_in(j, r, piece_to(j, r) * count, count));
+            TD_TRY(td_p2p_send(j, &j->in, TD_P2P_DATA, r, piece_to(j, r) * count, count));
         }
     }
     if (piece_from(j, rank) >= 0 && piece_to(j, rank) >= 0) {
         copy_own(j, piece_to(j, rank), piece_from(j, rank));
     }
     TD_TRY(td_p2p_listen(j));
-    return td_p2p_wait_arrays(j);
+    TD_TRY(td_p2p_wait(j, &j->out));
+    return td_p2p_wait(j, &j->in);
 }
 
 /* all_to_all in place: sends from a copy, because received data overwrites the array. */
 static td_status move_copied(td_p2p_job *j)
 {
     const td_collective *c = j->c;
-    td_p2p_engine *g = j->g;
-    size_t bytes = (size_t)(c->count * g->size) * j->size;
+    size_t bytes = (size_t)(c->count * j->g->size) * j->size;
     void *copy = malloc(bytes);
     TD_CHECK(copy != NULL, TD_E_NOMEM, "out of memory for an all_to_all in place");
     memcpy(copy, c->in, bytes);
-    td_p2p_buffer *in = j->in;
-    j->in = g->api->buffer(g->p2p, copy, bytes, TD_P2P_WAITS);
-    td_status status =
-        j->in != NULL ? p2p_move(j) : td_fail(TD_E_NOMEM, "out of memory for a transfer");
-    if (j->in != NULL) {
-        g->api->buffer_free(j->in);
-    }
+    td_p2p_array in = j->in;
+    td_status status = td_p2p_open_array(j, &j->in, copy, bytes);
+    status = status == TD_OK ? p2p_move(j) : status;
+    td_p2p_free_buffer(j->g, j->in.buffer);
     j->in = in;
     free(copy);
     return status;
@@ -157,35 +160,16 @@ static td_status move_copied(td_p2p_job *j)
 static td_status transfer(td_p2p_job *j)
 {
     const td_collective *c = j->c;
-    td_p2p_engine *g = j->g;
+    const td_p2p_engine *g = j->g;
     int in = td_pieces_given(c, g->rank, g->size), out = td_pieces_taken(c, g->rank, g->size);
-    void *source = (void *)(uintptr_t)c->in; /* there is one kind of buffer for both ways */
-    j->in = g->api->buffer(g->p2p, source, (size_t)(in * c->count) * j->size, TD_P2P_WAITS);
-    j->out = g->api->buffer(g->p2p, c->out, (size_t)(out * c->count) * j->size, TD_P2P_WAITS);
-    TD_CHECK(j->in != NULL && j->out != NULL, TD_E_NOMEM, "out of memory for transfers");
+    TD_TRY(td_p2p_open_array(j, &j->in, c->in, (size_t)(in * c->count) * j->size));
+    TD_TRY(td_p2p_open_array(j, &j->out, c->out, (size_t)(out * c->count) * j->size));
     TD_TRY(announce(j));
     if (td_kind_of(c->kind)->reduces) {
         return td_p2p_reduce(j);
     }
     bool overlaps = c->kind == TD_COLLECTIVE_ALL_TO_ALL && c->in == c->out;
     return overlaps ? move_copied(j) : p2p_move(j);
-}
-
-static void free_buffers(const td_p2p_job *j)
-{
-    const td_p2p_api *api = j->g->api;
-    for (int r = 0; j->scratch != NULL && r < j->g->size; r++) {
-        if (j->scratch[r] != NULL) {
-            api->buffer_free(j->scratch[r]);
-        }
-    }
-    free(j->scratch);
-    if (j->in != NULL) {
-        api->buffer_free(j->in);
-    }
-    if (j->out != NULL) {
-        api->buffer_free(j->out);
-    }
 }
 
 td_status td_p2p_run(void *engine, const td_collective *c)
@@ -199,6 +183,11 @@ td_status td_p2p_run(void *engine, const td_collective *c)
         return td_p2p_listen(&j);
     }
     td_status status = transfer(&j);
-    free_buffers(&j);
+    for (int r = 0; j.scratch != NULL && r < j.g->size; r++) {
+        td_p2p_free_buffer(j.g, j.scratch[r].buffer);
+    }
+    free(j.scratch);
+    td_p2p_free_buffer(j.g, j.in.buffer);
+    td_p2p_free_buffer(j.g, j.out.buffer);
     return status;
 }

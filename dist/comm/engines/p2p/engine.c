@@ -209,27 +209,28 @@ static void p2p_part(void *engine, td_status status, const char *reason)
         snprintf(g->reason, sizeof g->reason, "%s", reason);
     }
     pthread_mutex_unlock(&g->lock);
-    td_p2p_parting *parting = told ? NULL : calloc(1, sizeof *parting);
-    td_p2p_buffer **sent = told ? NULL : calloc((size_t)g->size, sizeof(td_p2p_buffer *));
+    if (told) {
+        return;
+    }
+    double end = td_clock() + PARTING;
+    td_p2p_parting *parting = calloc(1, sizeof *parting);
+    td_p2p_buffer **sent = calloc((size_t)g->size, sizeof(td_p2p_buffer *));
     if (parting != NULL && sent != NULL) {
-        double end = td_clock() + PARTING;
         parting->status = (int32_t)status;
         snprintf(parting->reason, sizeof parting->reason, "%s", reason);
         for (int r = 0; r < g->size; r++) {
             sent[r] = r != g->rank ? send_parting(g, r, parting) : NULL;
         }
-        for (int r = 0; r < g->size; r++) {
-            if (sent[r] != NULL) {
-                (void)g->api->wait_send(sent[r], end - td_clock()); /* a failure does not matter */
-                g->api->buffer_free(sent[r]);
-            }
+    }
+    for (int r = 0; sent != NULL && r < g->size; r++) {
+        if (sent[r] != NULL) {
+            (void)g->api->wait_send(sent[r], end - td_clock()); /* a failure does not matter */
+            g->api->buffer_free(sent[r]);
         }
     }
     free(sent);
     free(parting);
-    if (!told) {
-        g->api->interrupt(g->p2p, reason);
-    }
+    g->api->interrupt(g->p2p, reason);
 }
 
 /* ---- beginning and end ---- */
@@ -334,7 +335,7 @@ static td_status make_buffers(td_p2p_engine *g)
     return made ? TD_OK : td_fail(TD_E_NETWORK, "%s: %s", g->api->name, g->api->error());
 }
 
-static void p2p_free_buffer(const td_p2p_engine *g, td_p2p_buffer *buffer)
+void td_p2p_free_buffer(const td_p2p_engine *g, td_p2p_buffer *buffer)
 {
     if (buffer != NULL) {
         g->api->buffer_free(buffer);
@@ -347,43 +348,30 @@ static void p2p_destroy(void *engine)
     if (g->p2p != NULL) {
         td_p2p_end_messages(g, LINGER);
         p2p_part(g, TD_OK, "");
-        p2p_free_buffer(g, g->mine_buffer);
+        td_p2p_free_buffer(g, g->mine_buffer);
         for (int r = 0; r < g->size; r++) {
-            p2p_free_buffer(g, g->peers[r].heard_buffer);
-            p2p_free_buffer(g, g->peers[r].parting_buffer);
+            td_p2p_free_buffer(g, g->peers[r].heard_buffer);
+            td_p2p_free_buffer(g, g->peers[r].parting_buffer);
         }
         g->api->close(g->p2p);
     }
     pthread_mutex_destroy(&g->lock);
-    free(g->peers);
     free(g->scratch);
     free(g);
 }
 
 static td_status p2p_init(void **engine, const td_engine_init *init)
 {
-    td_p2p_engine *g = calloc(1, sizeof *g);
-    td_p2p_peer *peers = calloc((size_t)init->size, sizeof *peers);
-    if (g == NULL || peers == NULL) {
-        free(g);
-        free(peers);
-        return td_fail(TD_E_NOMEM, "out of memory for a process group");
-    }
+    td_p2p_engine *g = calloc(1, sizeof *g + (size_t)init->size * sizeof g->peers[0]);
+    TD_CHECK(g != NULL, TD_E_NOMEM, "out of memory for a process group");
     pthread_mutex_init(&g->lock, NULL);
-    g->peers = peers;
     g->rank = init->rank;
     g->size = init->size;
     g->api = td_p2p_load(init->backend);
     td_status status = g->api != NULL ? introduce(g, init->store) : TD_E_UNSUPPORTED;
-    if (status == TD_OK) {
-        status = engine_open_p2p(g, init);
-    }
-    if (status == TD_OK) {
-        status = make_buffers(g);
-    }
-    if (status == TD_OK) {
-        status = p2p_meet(g, init->store, init->timeout);
-    }
+    status = status == TD_OK ? engine_open_p2p(g, init) : status;
+    status = status == TD_OK ? make_buffers(g) : status;
+    status = status == TD_OK ? p2p_meet(g, init->store, init->timeout) : status;
     if (status != TD_OK) {
         char text[1024];
         snprintf(text, sizeof text, "%s", td_last_error());

@@ -30,12 +30,8 @@ static size_t p2p_message_bytes(const td_collective *c)
 
 static void end_request(td_p2p_engine *g, request *r)
 {
-    if (r->header_buffer != NULL) {
-        g->api->buffer_free(r->header_buffer);
-    }
-    if (r->data != NULL) {
-        g->api->buffer_free(r->data);
-    }
+    td_p2p_free_buffer(g, r->header_buffer);
+    td_p2p_free_buffer(g, r->data);
     free(r->copy);
     free(r);
 }
@@ -55,15 +51,14 @@ static td_p2p_result message_begin(td_p2p_engine *g, request *r)
     size_t bytes = p2p_message_bytes(c);
     uint64_t header_slot = td_p2p_slot(TD_P2P_MESSAGE_HEADER, number, NULL);
     uint64_t data_slot = td_p2p_slot(TD_P2P_MESSAGE, number, &both);
-    td_p2p_result result;
     if (r->sends) {
         td_p2p_fill_header(&r->header, number, c);
-        result = g->api->send(r->header_buffer, c->peer, header_slot, 0, sizeof r->header);
-        return result != TD_P2P_OK ? result : g->api->send(r->data, c->peer, data_slot, 0, bytes);
+    } else {
+        atomic_fetch_add(&g->moved, bytes);
     }
-    atomic_fetch_add(&g->moved, bytes);
-    result = g->api->recv(r->header_buffer, c->peer, header_slot, 0, sizeof r->header);
-    return result != TD_P2P_OK ? result : g->api->recv(r->data, c->peer, data_slot, 0, bytes);
+    td_p2p_transfer_fn move = r->sends ? g->api->send : g->api->recv;
+    td_p2p_result result = move(r->header_buffer, c->peer, header_slot, 0, sizeof r->header);
+    return result != TD_P2P_OK ? result : move(r->data, c->peer, data_slot, 0, bytes);
 }
 
 static td_p2p_result message_look(const td_p2p_engine *g, const request *r, td_p2p_buffer *buffer,

@@ -57,16 +57,17 @@ typedef struct td_p2p_engine {
     uint64_t turn;
     td_p2p_header mine; /* this rank's header, as sent */
     td_p2p_buffer *mine_buffer;
-    td_p2p_peer *peers; /* by rank; this rank's own is not used */
     char *scratch;
     size_t scratch_bytes;
     td_p2p_request *copies;     /* small messages whose copies are still being sent */
     atomic_uint_fast64_t moved; /* bytes of data that come from other ranks; no headers */
 
-    pthread_mutex_t lock; /* protects the members below */
+    pthread_mutex_t lock; /* protects the next three members, and peers' `parted` and `closed` */
     bool parted;          /* this rank's parting has been sent */
     td_status broken;
     char reason[TD_P2P_REASON_BYTES];
+
+    td_p2p_peer peers[]; /* by rank; this rank's own is not used */
 } td_p2p_engine;
 
 /* The shim of "gloo" or "mpi", loaded; NULL with td_last_error(): what to install. */
@@ -78,6 +79,8 @@ uint64_t td_p2p_slot(td_p2p_use use, uint64_t turn, const td_collective *c);
 
 /* Fails with the cause of a failed transfer, if it can be found. */
 td_status td_p2p_fail(td_p2p_engine *g, td_p2p_result result);
+
+void td_p2p_free_buffer(const td_p2p_engine *g, td_p2p_buffer *buffer); /* NULL is fine */
 
 /* Whether rank r has left, or its connection is closed. */
 bool td_p2p_is_closed(td_p2p_engine *g, int r);

@@ -12,25 +12,6 @@
 
 enum { SMALL_BYTES = 16 << 10 }; /* up to this size each rank sends its whole array to each rank */
 
-static td_status send_result(td_p2p_job *j, int r, int64_t from, int64_t count)
-{
-    j->out_sends++;
-    return td_p2p_check(j, j->g->api->send(j->out, r, td_p2p_job_slot(j, TD_P2P_RESULT),
-                                           (size_t)from * j->size, (size_t)count * j->size));
-}
-
-static td_status receive_scratch(td_p2p_job *j, int r, int64_t from, int64_t count)
-{
-    atomic_fetch_add(&j->g->moved, (uint64_t)count * j->size);
-    return td_p2p_check(j, j->g->api->recv(j->scratch[r], r, td_p2p_job_slot(j, TD_P2P_DATA),
-                                           (size_t)from * j->size, (size_t)count * j->size));
-}
-
-static td_status wait_scratch(const td_p2p_job *j, int r)
-{
-    return td_p2p_check(j, j->g->api->wait_recv(j->scratch[r], td_p2p_patience(j->c)));
-}
-
 /* Elements of a piece. */
 static int64_t piece_elements(const td_p2p_job *j)
 {
@@ -61,12 +42,11 @@ static td_status take_scratch(td_p2p_job *j, int64_t count)
         g->scratch = malloc(each * (size_t)g->size);
         g->scratch_bytes = g->scratch != NULL ? each * (size_t)g->size : 0;
     }
-    j->scratch = calloc((size_t)g->size, sizeof(td_p2p_buffer *));
+    j->scratch = calloc((size_t)g->size, sizeof *j->scratch);
     TD_CHECK(g->scratch != NULL && j->scratch != NULL, TD_E_NOMEM,
              "out of memory for what other ranks send to be summed");
     for (int r = 0; r < g->size; r++) {
-        j->scratch[r] = g->api->buffer(g->p2p, row_of(j, r), row_bytes(j), TD_P2P_WAITS);
-        TD_CHECK(j->scratch[r] != NULL, TD_E_NOMEM, "out of memory for transfers");
+        TD_TRY(td_p2p_open_array(j, &j->scratch[r], row_of(j, r), row_bytes(j)));
     }
     return TD_OK;
 }
@@ -94,16 +74,17 @@ static td_status reduce_at_once(td_p2p_job *j, const void **terms)
     TD_TRY(takes ? take_scratch(j, c->count) : TD_OK);
     for (int r = 0; r < size; r++) {
         if (r != rank && td_pieces_taken(c, r, size) > 0) {
-            TD_TRY(td_p2p_send_in(j, r, cuts ? r * c->count : 0, c->count));
+            TD_TRY(td_p2p_send(j, &j->in, TD_P2P_DATA, r, cuts ? r * c->count : 0, c->count));
         }
-        TD_TRY(r != rank && takes ? receive_scratch(j, r, 0, c->count) : TD_OK);
+        TD_TRY(r != rank && takes ? td_p2p_receive(j, &j->scratch[r], TD_P2P_DATA, r, 0, c->count)
+                                  : TD_OK);
     }
     TD_TRY(td_p2p_listen(j));
     for (int r = 0; r < size; r++) {
-        TD_TRY(r != rank && takes ? wait_scratch(j, r) : TD_OK);
+        TD_TRY(r != rank && takes ? td_p2p_wait_receive(j, &j->scratch[r]) : TD_OK);
     }
     /* In place: data that the sum overwrites must have been sent. */
-    TD_TRY(td_p2p_wait_arrays(j));
+    TD_TRY(td_p2p_wait(j, &j->in));
     if (takes) {
         const char *own = (const char *)c->in + (size_t)(cuts ? rank * c->count : 0) * j->size;
         sum_up(j, terms, own, 0, c->out, c->count);
@@ -137,11 +118,11 @@ static td_status exchange_piece(td_p2p_job *j, int64_t k)
             continue;
         }
         if (count > 0) {
-            TD_TRY(receive_scratch(j, r, place, count));
+            TD_TRY(td_p2p_receive(j, &j->scratch[r], TD_P2P_DATA, r, place, count));
         }
         int64_t theirs_begin, theirs = reduce_piece_of(j, r, k, &theirs_begin);
         if (theirs > 0) {
-            TD_TRY(td_p2p_send_in(j, r, theirs_begin, theirs));
+            TD_TRY(td_p2p_send(j, &j->in, TD_P2P_DATA, r, theirs_begin, theirs));
         }
     }
     return TD_OK;
@@ -158,7 +139,7 @@ static td_status expect_results(td_p2p_job *j)
             continue;
         }
         for (int64_t k = 0; (count = reduce_piece_of(j, r, k, &begin)) > 0; k++) {
-            TD_TRY(td_p2p_receive_out(j, TD_P2P_RESULT, r, begin, count));
+            TD_TRY(td_p2p_receive(j, &j->out, TD_P2P_RESULT, r, begin, count));
         }
     }
     return TD_OK;
@@ -175,19 +156,17 @@ static td_status sum_piece(td_p2p_job *j, const void **terms, int64_t k, int64_t
     const size_t at = (size_t)begin * j->size;
     const bool takes = td_pieces_taken(c, rank, size) > 0;
     for (int r = 0; r < size; r++) {
-        TD_TRY(r != rank ? wait_scratch(j, r) : TD_OK);
+        TD_TRY(r != rank ? td_p2p_wait_receive(j, &j->scratch[r]) : TD_OK);
     }
     sum_up(j, terms, (const char *)c->in + at, (k & 1) * piece_elements(j),
            takes ? (char *)c->out + at : row_of(j, rank), count);
     if (!takes) {
-        td_p2p_buffer *row = j->scratch[rank];
-        TD_TRY(td_p2p_check(j, j->g->api->send(row, c->peer, td_p2p_job_slot(j, TD_P2P_RESULT), 0,
-                                               (size_t)count * j->size)));
-        return td_p2p_check(j, j->g->api->wait_send(row, td_p2p_patience(c)));
+        TD_TRY(td_p2p_send(j, &j->scratch[rank], TD_P2P_RESULT, c->peer, 0, count));
+        return td_p2p_wait(j, &j->scratch[rank]);
     }
     for (int r = 0; r < size; r++) {
         if (r != rank && td_pieces_taken(c, r, size) > 0) {
-            TD_TRY(send_result(j, r, begin, count));
+            TD_TRY(td_p2p_send(j, &j->out, TD_P2P_RESULT, r, begin, count));
         }
     }
     return TD_OK;
@@ -208,7 +187,8 @@ static td_status reduce_large(td_p2p_job *j, const void **terms)
             TD_TRY(sum_piece(j, terms, k, begin, count));
         }
     }
-    return td_p2p_wait_arrays(j);
+    TD_TRY(td_p2p_wait(j, &j->out));
+    return td_p2p_wait(j, &j->in);
 }
 
 td_status td_p2p_reduce(td_p2p_job *j)

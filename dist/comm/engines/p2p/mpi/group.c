@@ -158,14 +158,10 @@ static td_p2p_result make_communicator(td_p2p *p2p, const td_p2p_options *o)
 td_p2p_result td_mpi_open(td_p2p **out, const td_p2p_options *options)
 {
     *out = NULL;
-    td_p2p *p2p = calloc(1, sizeof *p2p);
-    double *gone = calloc((size_t)options->size, sizeof *gone);
-    if (p2p == NULL || gone == NULL) {
-        free(p2p);
-        free(gone);
+    td_p2p *p2p = calloc(1, sizeof *p2p + (size_t)options->size * sizeof(double));
+    if (p2p == NULL) {
         return td_mpi_fail("out of memory");
     }
-    p2p->gone = gone;
     p2p->size = options->size;
     pthread_mutex_lock(&td_mpi_lock);
     td_p2p_result result = begin_mpi();
@@ -176,7 +172,6 @@ td_p2p_result td_mpi_open(td_p2p **out, const td_p2p_options *options)
     }
     pthread_mutex_unlock(&td_mpi_lock);
     if (result != TD_P2P_OK) {
-        free(gone);
         free(p2p);
         return result;
     }
@@ -191,12 +186,6 @@ void td_mpi_close(td_p2p *p2p)
     if (!td_mpi_spoilt && !p2p->failed) {
         MPI_Comm_free(&p2p->comm);
     }
-    while (p2p->unused != NULL) {
-        td_mpi_transfer *t = p2p->unused;
-        p2p->unused = t->next;
-        free(t);
-    }
     pthread_mutex_unlock(&td_mpi_lock);
-    free(p2p->gone);
     free(p2p);
 }

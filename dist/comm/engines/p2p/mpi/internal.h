@@ -34,10 +34,9 @@ struct td_p2p {
     int size, tag_bits;
     bool background, failed;
     td_p2p_buffer *lasts;
-    double *gone;            /* by rank: when its last message arrived; 0: not yet */
-    td_mpi_transfer *unused; /* ended ones, for new transfers */
     atomic_bool interrupted;
     char reason[512];
+    double gone[]; /* by rank: when its last message arrived; 0: not yet */
 };
 
 extern pthread_mutex_t td_mpi_lock; /* around calls of MPI and all lists */

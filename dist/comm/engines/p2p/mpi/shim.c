@@ -6,6 +6,8 @@
  * from the beginning. One lock is around all calls of MPI, so MPI need not be thread-safe. */
 #include "dist/comm/engines/p2p/mpi/internal.h"
 
+#include "tensor/system/list.h"
+
 #include <limits.h>
 #include <sched.h>
 #include <stdio.h>
@@ -83,14 +85,9 @@ static td_p2p_result mpi_begin(td_p2p_buffer *b, int rank, uint64_t slot, size_t
                                size_t bytes, bool sends)
 {
     td_p2p *p2p = b->p2p;
-    td_mpi_transfer *t = p2p->unused;
-    if (t != NULL) {
-        p2p->unused = t->next;
-    } else {
-        t = malloc(sizeof *t);
-        if (t == NULL) {
-            return td_mpi_fail("out of memory");
-        }
+    td_mpi_transfer *t = malloc(sizeof *t);
+    if (t == NULL) {
+        return td_mpi_fail("out of memory");
     }
     MPI_Datatype type;
     int count, tag = tag_of(p2p, slot), code = mpi_type_of(bytes, &count, &type);
@@ -104,24 +101,18 @@ static td_p2p_result mpi_begin(td_p2p_buffer *b, int rank, uint64_t slot, size_t
         MPI_Type_free(&type);
     }
     if (code != MPI_SUCCESS) {
-        t->next = p2p->unused;
-        p2p->unused = t;
+        free(t);
         return td_mpi_check(code, sends ? "MPI_Isend" : "MPI_Irecv");
     }
-    td_mpi_transfer **end = &b->transfers;
-    while (*end != NULL) {
-        end = &(*end)->next;
-    }
-    *end = t;
+    *TD_LINK_TO(&b->transfers, NULL) = t;
     return TD_P2P_OK;
 }
 
-static void drop(td_p2p_buffer *b, td_mpi_transfer **link)
+static void drop(td_mpi_transfer **link)
 {
     td_mpi_transfer *t = *link;
     *link = t->next;
-    t->next = b->p2p->unused;
-    b->p2p->unused = t;
+    free(t);
 }
 
 /* Notes that the last message for which b waits has arrived. */
@@ -159,7 +150,7 @@ static td_p2p_result mpi_look(td_p2p_buffer *b, bool sends)
     if (code == MPI_SUCCESS && !done) {
         return TD_P2P_NOT_YET;
     }
-    drop(b, link);
+    drop(link);
     if (code == MPI_SUCCESS && !sends && b->manner == TD_P2P_LAST) {
         note_last(b); /* note_gone cannot see it any more */
     }
@@ -258,7 +249,7 @@ static void take_back(td_p2p_buffer *b)
     while (b->transfers != NULL && now() < end) {
         int done = 0;
         if (MPI_Test(&b->transfers->request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || done) {
-            drop(b, &b->transfers);
+            drop(&b->transfers);
         } else {
             nap(LONGEST_NAP);
         }
