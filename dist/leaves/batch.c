@@ -3,16 +3,9 @@
 #include "dist/leaves/tree.h"
 #include "tensor/extend.h"
 
-static const td_leaves *running(const td_module *net, const char *what)
-{
-    const td_leaves *v = td_is_ddp(net) ? td_leaves_of(td_ddp_state_of(net)) : NULL;
-    TD_REQUIRE(v != NULL, TD_HERE, "%s: the model has no leaves", what);
-    return v;
-}
-
 td_deal td_leaf_deal(const td_module *net, int64_t samples)
 {
-    const td_leaves *v = running(net, "td_leaf_deal");
+    const td_leaves *v = td_leaves_required(net, "td_leaf_deal");
     TD_REQUIRE(samples > 0, TD_HERE, "td_leaf_deal: a leaf has %lld samples", (long long)samples);
     return (td_deal){ .rank = v->way->leaf(v, v->rank, 0),
                       .world_size = v->count,
@@ -32,7 +25,7 @@ static td_tensor *rows_of(td_tensor *t, int64_t from, int64_t to)
 
 td_batch td_leaf_batch(const td_module *net, const td_batch *batch)
 {
-    const td_leaves *v = running(net, "td_leaf_batch");
+    const td_leaves *v = td_leaves_required(net, "td_leaf_batch");
     int64_t parts = v->way->turns(v, v->rank), size = batch->size / parts;
     TD_REQUIRE(v->turn >= 0 && size > 0 && batch->size % parts == 0, TD_HERE,
                "td_leaf_batch: a batch of %lld samples for %lld leaves%s: the loader's batch size "

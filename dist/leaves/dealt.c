@@ -50,16 +50,10 @@ static td_status dealt_average(td_leaves *v, td_ddp_unit *u)
     return unit->come != NULL ? td_all_to_all(v->ddp->group, unit->come, t, &u->work) : TD_E_NOMEM;
 }
 
-static td_tensor sum_at(const dealt_piece *p, int place)
+static td_tensor sum_at(const void *piece, int place)
 {
+    const dealt_piece *p = piece;
     return td_ddp_stretch(dealt_of(p->v)->sums[place], p->begin, p->count);
-}
-
-static void add_sums(void *user, const td_leaf_node *x, const td_leaf_node *y)
-{
-    const dealt_piece *p = user;
-    td_tensor to = sum_at(p, x->place), from = sum_at(p, y->place);
-    td_leaf_add(&to, x, &from, y, p->v->count);
 }
 
 /* Pushes the pieces of a round. After the last leaf the sum takes the place of the unit's average,
@@ -73,7 +67,7 @@ static void take_pieces(td_leaves *v, td_ddp_unit *u)
         int leaf = dealt_leaf(v, r, v->turn), place = td_leaf_free_place(&unit->stack);
         td_tensor from = td_ddp_stretch(unit->come, r * count, count), to = sum_at(&piece, place);
         td_copy_(&to, &from);
-        td_leaf_push(&unit->stack, v->count, (td_leaf_node){ leaf, leaf + 1, place }, add_sums,
+        td_leaf_push(&unit->stack, v->count, (td_leaf_node){ leaf, leaf + 1, place }, sum_at,
                      &piece);
         if (leaf == v->count - 1) {
             td_tensor mine = td_ddp_stretch(u->b.grad, v->rank * count, count);

@@ -156,7 +156,7 @@ static void end_leaf(td_leaves *v)
     leaves_end(s, (td_ddp_pass){ 'B', 0, v->turn });
 }
 
-static td_leaves *require_leaves(const td_module *net, const char *what)
+td_leaves *td_leaves_required(const td_module *net, const char *what)
 {
     td_leaves *v = td_is_ddp(net) ? td_leaves_of(td_ddp_state_of(net)) : NULL;
     TD_REQUIRE(v != NULL, TD_HERE,
@@ -168,7 +168,7 @@ static td_leaves *require_leaves(const td_module *net, const char *what)
 
 int td_leaf_next(td_module *net)
 {
-    td_leaves *v = require_leaves(net, "td_leaf_next");
+    td_leaves *v = td_leaves_required(net, "td_leaf_next");
     TD_REQUIRE(v->turn >= 0 || v->ddp->no_sync_depth == 0, TD_HERE,
                "td_leaf_next: after td_ddp_no_sync_begin; a model with leaves accumulates by "
                "having more of them");
@@ -188,7 +188,7 @@ int td_leaf_next(td_module *net)
 
 bool td_leaf_counts(const td_module *net)
 {
-    const td_leaves *v = require_leaves(net, "td_leaf_counts");
+    const td_leaves *v = td_leaves_required(net, "td_leaf_counts");
     return v->turn >= 0 && v->way->leaf(v, v->rank, v->turn) < v->count;
 }
 
@@ -307,14 +307,10 @@ static void count_dropouts(td_module *m, const char *path, void *user)
     *(size_t *)user += td_dropout_place_of(m) != NULL;
 }
 
-static td_status open_inside(const td_strategy *inside, td_ddp_state *s)
-{
-    return inside != NULL ? inside->type->open(inside, s) : TD_OK;
-}
-
 static td_status leaves_open(const td_strategy *self, td_ddp_state *s)
 {
     int count = leaf_options(self)->count;
+    const td_strategy *inside = leaf_options(self)->strategy;
     TD_CHECK(td_group_size(s->group) <= count, TD_E_ARG,
              "td_leaves: there are %d ranks and %d leaves: a rank without a leaf would "
              "compute nothing; use at least as many leaves",
@@ -322,19 +318,7 @@ static td_status leaves_open(const td_strategy *self, td_ddp_state *s)
     size_t dropouts = 1; /* or one more */
     td_module_each(s->model, count_dropouts, &dropouts);
     td_leaves *v = calloc(1, sizeof *v);
-    bool *seen = calloc((size_t)s->count, sizeof *seen);
-    int *part_of = calloc((size_t)s->count, sizeof *part_of);
-    td_leaf_draw *draws = calloc(dropouts, sizeof *draws);
-    for (size_t k = 0; draws != NULL && k < dropouts; k++) {
-        draws[k].calls = 1;
-    }
-    if (v == NULL || seen == NULL || part_of == NULL || draws == NULL) {
-        free(v);
-        free(part_of);
-        free(seen);
-        free(draws);
-        return td_fail(TD_E_NOMEM, "td_leaves: no memory");
-    }
+    TD_CHECK(v != NULL, TD_E_NOMEM, "td_leaves: no memory");
     *v = (td_leaves){ .part = { .on = leaves_on, .free = end_leaves },
                       .ddp = s,
                       .way = s->divided < TD_DIVIDES_GRADIENTS ? &td_leaf_whole : &td_leaf_dealt,
@@ -343,11 +327,18 @@ static td_status leaves_open(const td_strategy *self, td_ddp_state *s)
                       .rank = td_group_rank(s->group),
                       .turn = -1,
                       .parts = 1,
-                      .part_of = part_of,
-                      .seen = seen,
-                      .draws = draws };
+                      .part_of = calloc((size_t)s->count, sizeof *v->part_of),
+                      .seen = calloc((size_t)s->count, sizeof *v->seen),
+                      .draws = calloc(dropouts, sizeof *v->draws) };
+    if (v->part_of == NULL || v->seen == NULL || v->draws == NULL) {
+        end_leaves(&v->part);
+        return td_fail(TD_E_NOMEM, "td_leaves: no memory");
+    }
+    for (size_t k = 0; k < dropouts; k++) {
+        v->draws[k].calls = 1;
+    }
     td_ddp_add_part(s, &v->part); /* before what moves averages into windows */
-    TD_TRY(open_inside(leaf_options(self)->strategy, s));
+    TD_TRY(inside != NULL ? inside->type->open(inside, s) : TD_OK);
     s->units.stays = true;
     s->options.no_broadcast_buffers = true; /* they are broadcast at a step's end */
     TD_TRY(v->way->open(v));

@@ -23,35 +23,6 @@ static bool are_halves(int leaves, int a, int b, int c)
     return false;
 }
 
-void td_leaf_push(td_leaf_stack *s, int leaves, td_leaf_node n, td_leaf_add_fn add, void *user)
-{
-    TD_REQUIRE(s->count < TD_LEAF_DEPTH, TD_HERE, "leaves: no room for another node");
-    s->list[s->count++] = n;
-    while (s->count > 1) {
-        td_leaf_node *x = &s->list[s->count - 2], *y = &s->list[s->count - 1];
-        if (x->end != y->begin || !are_halves(leaves, x->begin, x->end, y->end)) {
-            return;
-        }
-        if (add != NULL) {
-            add(user, x, y);
-        }
-        x->end = y->end;
-        s->count--;
-    }
-}
-
-int td_leaf_free_place(const td_leaf_stack *s)
-{
-    int place = 0;
-    for (int i = 0; i < s->count; i++) {
-        if (s->list[i].place == place) {
-            place++;
-            i = -1; /* look at all again */
-        }
-    }
-    return place;
-}
-
 static bool is_leaf(const td_leaf_node *n)
 {
     return n->end - n->begin == 1;
@@ -59,8 +30,8 @@ static bool is_leaf(const td_leaf_node *n)
 
 /* td_all_reduce rounds the product of each term with 1 / ranks, and then the sum; so does this, in
  * two passes over elements that fit into a processor's cache together. */
-void td_leaf_add(td_tensor *x, const td_leaf_node *nx, td_tensor *y, const td_leaf_node *ny,
-                 int leaves)
+static void leaf_add(td_tensor *x, const td_leaf_node *nx, td_tensor *y, const td_leaf_node *ny,
+                     int leaves)
 {
     enum { CHUNK = 1 << 16 };
     const td_kernels *kernels = td_kernels_of(td_device_of(x));
@@ -77,4 +48,34 @@ void td_leaf_add(td_tensor *x, const td_leaf_node *nx, td_tensor *y, const td_le
         }
         kernels->axpy(&to, 1.0, &from);
     }
+}
+
+void td_leaf_push(td_leaf_stack *s, int leaves, td_leaf_node n, td_leaf_at_fn at, const void *user)
+{
+    TD_REQUIRE(s->count < TD_LEAF_DEPTH, TD_HERE, "leaves: no room for another node");
+    s->list[s->count++] = n;
+    while (s->count > 1) {
+        td_leaf_node *x = &s->list[s->count - 2], *y = &s->list[s->count - 1];
+        if (x->end != y->begin || !are_halves(leaves, x->begin, x->end, y->end)) {
+            return;
+        }
+        if (at != NULL) {
+            td_tensor to = at(user, x->place), from = at(user, y->place);
+            leaf_add(&to, x, &from, y, leaves);
+        }
+        x->end = y->end;
+        s->count--;
+    }
+}
+
+int td_leaf_free_place(const td_leaf_stack *s)
+{
+    int place = 0;
+    for (int i = 0; i < s->count; i++) {
+        if (s->list[i].place == place) {
+            place++;
+            i = -1; /* look at all again */
+        }
+    }
+    return place;
 }

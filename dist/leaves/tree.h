@@ -38,19 +38,16 @@ typedef struct td_leaf_stack {
     int count;
 } td_leaf_stack;
 
-/* x += y, which are neighbours. */
-typedef void (*td_leaf_add_fn)(void *user, const td_leaf_node *x, const td_leaf_node *y);
+/* The gradients at a place, by value. */
+typedef td_tensor (*td_leaf_at_fn)(const void *user, int place);
 
-/* Pushes a node; while the two on top are the halves of a node, adds them. add NULL: only says
- * which nodes there will be. */
-void td_leaf_push(td_leaf_stack *s, int leaves, td_leaf_node n, td_leaf_add_fn add, void *user);
+/* Pushes a node; while the two on top are the halves of a node, adds the second to the first. A
+ * leaf's gradients are first multiplied by 1 / leaves. at NULL: only says which nodes there will
+ * be. */
+void td_leaf_push(td_leaf_stack *s, int leaves, td_leaf_node n, td_leaf_at_fn at, const void *user);
 
 /* The first place that no node of a stack has. */
 int td_leaf_free_place(const td_leaf_stack *s);
-
-/* x += y, of the gradients of two nodes. A leaf's are first multiplied by 1 / leaves. */
-void td_leaf_add(td_tensor *x, const td_leaf_node *nx, td_tensor *y, const td_leaf_node *ny,
-                 int leaves);
 
 /* ---- a model's leaves ---- */
 
@@ -92,6 +89,7 @@ typedef struct td_leaf_way {
 extern const td_leaf_way td_leaf_whole, td_leaf_dealt;
 
 td_leaves *td_leaves_of(const td_ddp_state *s);
+td_leaves *td_leaves_required(const td_module *net, const char *what); /* fatal without leaves */
 /* The running leaf. */
 int td_leaf_number(const td_leaves *v);
 bool td_leaf_is_last(const td_leaves *v); /* of this rank's in a step */

@@ -91,16 +91,10 @@ typedef struct whole_range {
     int64_t begin, count;
 } whole_range;
 
-static td_tensor range_at(const whole_range *r, int place)
+static td_tensor range_at(const void *range, int place)
 {
+    const whole_range *r = range;
     return td_ddp_stretch(whole_of(r->v)->sums[place], r->begin, r->count);
-}
-
-static void add_range(void *user, const td_leaf_node *x, const td_leaf_node *y)
-{
-    const whole_range *r = user;
-    td_tensor to = range_at(r, x->place), from = range_at(r, y->place);
-    td_leaf_add(&to, x, &from, y, r->v->count);
 }
 
 static void whole_write_at(td_leaves *v, int place)
@@ -109,28 +103,25 @@ static void whole_write_at(td_leaves *v, int place)
     td_set_address(td_params_flat_grad(v->ddp->params), td_ptr(whole_of(v)->sums[place]));
 }
 
-static void push_leaf(const td_leaves *v, td_leaf_stack *s, td_leaf_add_fn add, void *user)
+/* range NULL: only says which nodes there will be. */
+static void push_leaf(const td_leaves *v, td_leaf_stack *s, const whole_range *range)
 {
     int leaf = whole_leaf_of(v, v->rank, v->turn);
-    td_leaf_push(s, v->count, (td_leaf_node){ leaf, leaf + 1, whole_of(v)->current }, add, user);
+    td_leaf_push(s, v->count, (td_leaf_node){ leaf, leaf + 1, whole_of(v)->current },
+                 range != NULL ? range_at : NULL, range);
 }
 
-typedef struct whole_part {
-    td_leaves *v;
-    int part;
-} whole_part;
-
-static void add_part(void *user, const td_leaf_node *x, const td_leaf_node *y)
+/* The running leaf's gradients of a part of the model. */
+static void push_part(td_leaves *v, int part)
 {
-    const whole_part *p = user;
-    td_leaves *v = p->v;
-    if (v->parts == 1) {
-        add_range(&(whole_range){ v, 0, td_numel(whole_of(v)->sums[0]) }, x, y);
-    }
+    td_leaf_stack *stack = &whole_of(v)->stacks[part], before = *stack;
+    whole_range all = { v, 0, td_numel(whole_of(v)->sums[0]) };
+    push_leaf(v, stack, v->parts == 1 ? &all : NULL);
     for (int i = 0; i < v->ddp->count && v->parts > 1; i++) {
         const td_param *param = td_params_get(v->ddp->params, i);
-        if (v->part_of[i] == p->part) {
-            add_range(&(whole_range){ v, param->begin, param->count }, x, y);
+        td_leaf_stack again = before;
+        if (v->part_of[i] == part) {
+            push_leaf(v, &again, &(whole_range){ v, param->begin, param->count });
         }
     }
 }
@@ -193,7 +184,7 @@ static void whole_end(td_leaves *v, td_ddp_pass pass)
         }
     }
     if (keeps) {
-        push_leaf(v, &whole_of(v)->stacks[pass.part], add_part, &(whole_part){ v, pass.part });
+        push_part(v, pass.part);
         leaf->place = -1;
     }
 }
@@ -233,7 +224,7 @@ static td_status whole_average(td_leaves *v, td_ddp_unit *u)
 {
     whole_range range = range_of(v, u);
     td_leaf_stack nodes = whole_of(v)->stacks[0];
-    push_leaf(v, &nodes, add_range, &range);
+    push_leaf(v, &nodes, &range);
     if (v->ranks == 1 || range.count == 0) {
         return TD_OK;
     }
@@ -246,18 +237,12 @@ static td_status whole_average(td_leaves *v, td_ddp_unit *u)
 }
 
 /* A piece of rank r's k-th node is at place r * nodes + k. */
-static td_tensor piece_at(const whole_range *r, int place)
+static td_tensor piece_at(const void *range, int place)
 {
+    const whole_range *r = range;
     const whole *w = whole_of(r->v);
     int64_t piece = r->count / r->v->ranks;
     return td_ddp_stretch(w->come[place % w->nodes], r->begin + place / w->nodes * piece, piece);
-}
-
-static void add_pieces(void *user, const td_leaf_node *x, const td_leaf_node *y)
-{
-    const whole_range *r = user;
-    td_tensor to = piece_at(r, x->place), from = piece_at(r, y->place);
-    td_leaf_add(&to, x, &from, y, r->v->count);
 }
 
 /* The first node of this rank: where the sum goes. */
@@ -284,7 +269,7 @@ static td_status send_sum(td_leaves *v, td_ddp_unit *u)
         td_leaf_stack nodes = nodes_of(v, r, &most);
         for (int k = 0; k < nodes.count; k++) {
             nodes.list[k].place += r * w->nodes;
-            td_leaf_push(&all, v->count, nodes.list[k], add_pieces, &range);
+            td_leaf_push(&all, v->count, nodes.list[k], piece_at, &range);
         }
     }
     td_tensor sum = piece_at(&range, all.list[0].place);
