@@ -164,20 +164,13 @@ static void cut_look(td_module *m, const char *path, void *user)
     }
 }
 
-static bool link_has(const td_chain_link *link, const td_tensor *t)
-{
-    cut_search s = { .wanted = t };
-    link_each(link, cut_look, &s);
-    return s.found;
-}
-
 static bool stage_has(const td_pipe *p, int stage, const td_tensor *t)
 {
-    bool has = false;
-    for (int i = p->cuts[stage]; i < p->cuts[stage + 1]; i++) {
-        has = has || link_has(&p->links[i], t);
+    cut_search s = { .wanted = t };
+    for (int i = p->cuts[stage]; i < p->cuts[stage + 1] && !s.found; i++) {
+        link_each(&p->links[i], cut_look, &s);
     }
-    return has;
+    return s.found;
 }
 
 int td_pipe_chunk_of(void *pipe, const td_tensor *parameter)

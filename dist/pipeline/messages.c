@@ -263,33 +263,33 @@ td_status td_pipe_end_messages(td_pipe *p)
 
 /* ---- a forward alone ---- */
 
+/* From one rank to another, or (to -1) to all. */
+static td_status hand_one(const td_pipe *p, td_tensor *t, int from, int to, const char *name)
+{
+    return to < 0            ? td_broadcast(p->group, t, from, NULL)
+           : from == p->rank ? td_send_named(p->group, t, to, name, NULL)
+                             : td_recv_named(p->group, t, from, name, NULL);
+}
+
 /* The tensor of rank `from` on rank `to` (-1: on all), of the step; t: on the sender. */
 static td_status hand_over(td_pipe *p, td_tensor *t, int from, int to, td_tensor **out, td_site at)
 {
-    bool sends = from == p->rank, all = to < 0;
-    td_tensor *told = td_zeros(TD_SHAPE(TD_PIPE_SHAPE), TD_I64, TD_CPU), *copy = NULL;
-    td_status status = told != NULL ? TD_OK : TD_E_NOMEM;
-    if (status == TD_OK && sends) {
+    bool sends = from == p->rank;
+    td_tensor *told = td_zeros(TD_SHAPE(TD_PIPE_SHAPE), TD_I64, TD_CPU);
+    TD_TRY(told != NULL ? TD_OK : TD_E_NOMEM);
+    if (sends) {
         pipe_write_shape(told, t);
     }
-    for (int i = 0; i < 2 && status == TD_OK; i++) { /* the shape, then the values */
-        td_tensor *moved = i == 0 ? told : copy;
-        status = all     ? td_broadcast(p->group, moved, from, NULL)
-                 : sends ? td_send_named(p->group, moved, to, i == 0 ? "shape" : "values", NULL)
-                         : td_recv_named(p->group, moved, from, i == 0 ? "shape" : "values", NULL);
-        if (status == TD_OK && i == 0) {
-            copy = pipe_new_of_shape(told, p->model->device);
-            status = copy != NULL ? TD_OK : TD_E_NOMEM;
-        }
-        if (status == TD_OK && i == 0 && sends) {
-            td_copy_(copy, t);
-        }
+    td_status status = hand_one(p, told, from, to, "shape");
+    td_tensor *copy = status == TD_OK ? pipe_new_of_shape(told, p->model->device) : NULL;
+    if (sends && copy != NULL) {
+        td_copy_(copy, t);
     }
-    if (status == TD_OK && !sends) {
-        *out = td_step_new_like(copy, at);
+    status = status == TD_OK && copy == NULL ? TD_E_NOMEM : status;
+    status = status == TD_OK ? hand_one(p, copy, from, to, "values") : status;
+    *out = sends || status != TD_OK ? t : td_step_new_like(copy, at);
+    if (!sends && status == TD_OK) {
         td_copy_(*out, copy);
-    } else if (sends) {
-        *out = t;
     }
     td_free(copy);
     td_free(told);

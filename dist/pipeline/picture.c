@@ -52,7 +52,7 @@ td_status td_schedule_text(const char *schedule, int ranks, int micro, FILE *out
              "td_schedule_text: %d ranks: 1 to 1024 are possible", ranks);
     TD_TRY(td_plan_read(schedule, ranks, micro, &plan));
     td_action *list = td_plan_all(&plan);
-    double all = list != NULL ? td_plan_play(&plan, (double[]){ 1, 1, 1 }, list) : -1.0;
+    double all = list != NULL ? td_plan_play(&plan, list) : -1.0;
     char *line = all >= 0.0 ? calloc((size_t)all + 1, 1) : NULL;
     if (line != NULL) {
         picture_write(&plan, list, line, (size_t)all, out);

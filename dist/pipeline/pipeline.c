@@ -161,9 +161,7 @@ static td_status pipe_surround(td_module *model, td_group *group, const td_pipel
         status = pipe_make(p, o);
     }
     status = td_group_agree(group, status); /* all ranks, or none */
-    if (status == TD_OK) {
-        status = td_group_agree(group, pipe_compare(p));
-    }
+    status = status == TD_OK ? td_group_agree(group, pipe_compare(p)) : status;
     if (status == TD_OK) {
         td_around around = { .run = pipeline_around,
                              .free = pipeline_free,

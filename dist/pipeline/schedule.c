@@ -127,61 +127,50 @@ int td_plan_held(const td_plan *plan, int rank, int chunk)
 
 /* ---- playing a plan ---- */
 
-/* Where it is noted when F, or B or I, of a stage and micro-batch has ended; 0: not yet. */
-static double *plan_end_of(const td_plan *plan, double *ends, char kind, int stage, int micro)
+/* When F, or B or I, of a stage and micro-batch ends; 0: it has not begun. */
+static int *plan_end_of(const td_plan *plan, int *ends, char kind, int stage, int micro)
 {
     int stages = plan->ranks * plan->chunks;
     return &ends[((kind == 'F' ? 0 : stages) + stage) * plan->micro + micro];
 }
 
-/* Runs a rank's action at `now`, or as soon as what the action needs is there; false: that has not
- * run. */
-static bool plan_run(const td_plan *plan, const double cost[3], int rank, double now, double *ends,
-                     td_action *a)
+/* Whether what a rank's action needs is there. */
+static bool plan_can_run(const td_plan *plan, int *ends, int rank, td_action a, int now)
 {
-    int stage = a->chunk * plan->ranks + rank, last = plan->ranks * plan->chunks - 1;
-    const double *needed = &now;
-    if (a->kind == 'F' && stage > 0) {
-        needed = plan_end_of(plan, ends, 'F', stage - 1, a->micro);
-    } else if (a->kind == 'B' || a->kind == 'I') {
-        bool turns = stage == last; /* from forward to backward */
-        needed = plan_end_of(plan, ends, turns ? 'F' : 'B', turns ? stage : stage + 1, a->micro);
+    int stage = a.chunk * plan->ranks + rank, last = plan->ranks * plan->chunks - 1;
+    if (a.kind == 'W' || (a.kind == 'F' && stage == 0)) {
+        return true;
     }
-    a->begin = *needed > now ? *needed : now;
-    a->end = a->begin + (a->kind == 'F') * cost[0] + (a->kind == 'B' || a->kind == 'I') * cost[1] +
-             (a->kind == 'B' || a->kind == 'W') * cost[2];
-    if (needed != &now && *needed <= 0.0) {
-        return false;
-    }
-    if (a->kind != 'W') {
-        *plan_end_of(plan, ends, a->kind, stage, a->micro) = a->end;
-    }
-    return true;
+    int needed = a.kind == 'F'   ? *plan_end_of(plan, ends, 'F', stage - 1, a.micro)
+                 : stage == last ? *plan_end_of(plan, ends, 'F', stage, a.micro)
+                                 : *plan_end_of(plan, ends, 'B', stage + 1, a.micro);
+    return needed > 0 && needed <= now;
 }
 
-double td_plan_play(const td_plan *plan, const double cost[3], td_action *all)
+double td_plan_play(const td_plan *plan, td_action *all)
 {
-    int ranks = plan->ranks, count = td_plan_count(plan);
-    double *ends = calloc((size_t)(2 * ranks * plan->chunks * plan->micro), sizeof *ends);
-    int *next = calloc((size_t)ranks, sizeof *next);
-    double time = ends != NULL && next != NULL ? 0.0 : -1.0;
-    for (bool moved = time == 0.0; moved;) {
-        moved = false;
+    int ranks = plan->ranks, count = td_plan_count(plan), left = ranks * count, end = 0;
+    int *ends = calloc((size_t)(2 * ranks * plan->chunks * plan->micro), sizeof *ends);
+    int *next = calloc((size_t)ranks, sizeof *next), *free_at = calloc((size_t)ranks, sizeof *next);
+    bool room = ends != NULL && next != NULL && free_at != NULL;
+    for (int now = 0; room && left > 0 && now <= end; now++) {
         for (int r = 0; r < ranks; r++) {
-            td_action *list = all + (ptrdiff_t)r * count;
-            for (int *n = &next[r]; *n < count; moved = true, ++*n) {
-                double now = *n > 0 ? list[*n - 1].end : 0.0;
-                if (!plan_run(plan, cost, r, now, ends, &list[*n])) {
-                    break;
+            td_action *a = &all[(ptrdiff_t)r * count + next[r]];
+            if (next[r] < count && free_at[r] <= now && plan_can_run(plan, ends, r, *a, now)) {
+                free_at[r] = now + (a->kind == 'B' ? 2 : 1);
+                a->begin = now;
+                a->end = free_at[r];
+                if (a->kind != 'W') {
+                    *plan_end_of(plan, ends, a->kind, a->chunk * ranks + r, a->micro) = free_at[r];
                 }
+                end = free_at[r] > end ? free_at[r] : end;
+                next[r]++;
+                left--;
             }
         }
     }
-    for (int r = 0; next != NULL && r < ranks; r++) {
-        double end = next[r] < count ? -1.0 : all[(ptrdiff_t)(r + 1) * count - 1].end;
-        time = time < 0.0 || end < 0.0 ? -1.0 : end > time ? end : time;
-    }
     free(ends);
     free(next);
-    return time;
+    free(free_at);
+    return left == 0 ? end : -1.0;
 }

@@ -36,7 +36,6 @@ td_action *td_plan_all(const td_plan *plan);
  * all. */
 int td_plan_held(const td_plan *plan, int rank, int chunk);
 
-/* Plays the plan with times for F, I and W (B takes I + W) and messages that take none: sets when
- * each of td_plan_all's actions runs. Returns the time of all; negative: a deadlock, or memory is
- * short. */
-double td_plan_play(const td_plan *plan, const double cost[3], td_action *all);
+/* Plays the plan: F, I and W take one unit of time, B two, and messages none. Sets when each of
+ * td_plan_all's actions runs. Returns the time of all; negative: a deadlock, or memory is short. */
+double td_plan_play(const td_plan *plan, td_action *all);

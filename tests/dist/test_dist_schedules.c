@@ -16,8 +16,6 @@
 
 enum { MOST = 8 };
 
-static const double units[3] = { 1, 1, 1 };
-
 /* ---- what every plan must be ---- */
 
 static void check_each_once(const td_plan *plan, int rank)
@@ -58,7 +56,7 @@ static void check_plan(const char *text, int p, int m)
     td_plan plan;
     assert_int_equal(td_plan_read(text, p, m, &plan), TD_OK);
     td_action *list = td_plan_all(&plan);
-    double all = td_plan_play(&plan, units, list);
+    double all = td_plan_play(&plan, list);
     free(list);
     if (all <= 0) {
         fail_msg("%s of %d ranks, %d micro-batches: a deadlock", text, p, m);
@@ -96,7 +94,7 @@ static double bubble_of(const char *text, int p, int m)
     td_plan plan;
     assert_int_equal(td_plan_read(text, p, m, &plan), TD_OK);
     td_action *list = td_plan_all(&plan);
-    double all = td_plan_play(&plan, units, list);
+    double all = td_plan_play(&plan, list);
     free(list);
     return 1.0 - 3.0 * m * plan.chunks / all;
 }
