@@ -246,9 +246,7 @@ td_status td_shard_lay_out(td_sharding *sh, td_params_peers *peers)
                                 .grads = calloc(room, sizeof(td_tensor *)) };
     bool made = order != NULL && begin != NULL && places.values != NULL && places.grads != NULL;
     td_status status = made ? shard_find(&all) : td_fail(TD_E_NOMEM, "td_ddp: no memory for units");
-    if (status == TD_OK) {
-        status = make_lists(sh, (size_t)all.count + 1); /* with the root */
-    }
+    status = status == TD_OK ? make_lists(sh, (size_t)all.count + 1) : status; /* with the root */
     if (status == TD_OK) {
         shard_place(sh, &all, order, begin);
         peers->cuts = sh->cuts;

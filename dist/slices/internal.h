@@ -1,6 +1,7 @@
 /* What the files of dist/slices share. */
 #pragma once
 
+#include "autograd/tape.h"
 #include "dist/slices/slices.h"
 #include "nn/internal.h"
 #include "nn/shared/slices.h"
@@ -26,6 +27,8 @@ typedef struct td_sliced {
 void td_slices_require(const td_slices *s, td_status status, td_site at);
 /* Adds t of all ranks. */
 void td_slices_sum(const td_slices *s, td_tensor *t, td_site at);
+/* Backward of what gives its input another name: the input's gradient is dy. */
+void td_slices_pass_on(td_node *node, const td_tensor *dy);
 /* out = the sum over this rank's slices of x_s w_s, each from zero, added in the tree: x [N,K],
  * whose columns are cut as rows of w [K,M] are; both as this rank has them. */
 void td_slices_product(const td_sliced *m, td_tensor *out, const td_tensor *x, const td_tensor *w,

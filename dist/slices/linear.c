@@ -21,6 +21,11 @@ void td_slices_sum(const td_slices *s, td_tensor *t, td_site at)
     }
 }
 
+void td_slices_pass_on(td_node *node, const td_tensor *dy)
+{
+    td_input_grad_is(node, 0, dy);
+}
+
 /* The slices [begin, end) of this rank. */
 static void add_products(const td_sliced *m, td_tensor *out, const td_tensor *x, const td_tensor *w,
                          int begin, int end, td_math math, td_site at)
@@ -48,6 +53,16 @@ void td_slices_product(const td_sliced *m, td_tensor *out, const td_tensor *x, c
 {
     td_tensor matrix = td_op_matrix(out, at);
     add_products(m, &matrix, x, w, 0, m->slices->here, math, at);
+}
+
+/* The sum of all ranks' t; of a module of rows this rank's rows of it. */
+static td_tensor *linear_sum(const td_sliced *m, td_tensor *t, td_site at)
+{
+    if (m->rows) {
+        return td_slices_sum_rows(m->slices, t, at);
+    }
+    td_slices_sum(m->slices, t, at);
+    return t;
 }
 
 typedef struct linear_params {
@@ -81,12 +96,7 @@ static void column_backward(td_node *node, const td_tensor *dy)
         shape.dim[0] *= p->module->rows ? s->slicing.ranks : 1;
         td_tensor *dx = td_step_new(shape, x->dtype, TD_ROW_MAJOR, td_device_of(x), at);
         td_slices_product(p->module, dx, &matrix, td_saved(node, 1), p->math, at);
-        if (p->module->rows) {
-            dx = td_slices_sum_rows(s, dx, at);
-        } else {
-            td_slices_sum(s, dx, at);
-        }
-        td_input_grad_is(node, 0, dx);
+        td_input_grad_is(node, 0, linear_sum(p->module, dx, at));
     }
     td_tensor *x = (td_tensor *)(uintptr_t)td_saved(node, 0); /* the others' rows come again */
     x = x != NULL && p->module->rows ? td_slices_gather_rows(s, x, at) : x;
@@ -148,11 +158,7 @@ td_tensor *td_slices_row(const td_around_rest *rest, td_tensor *x, void *user)
     td_tensor *y = td_step_new(shape, x->dtype, TD_ROW_MAJOR, td_device_of(x), at);
     linear_params p = { m, td_math_now() };
     td_slices_product(m, y, &xm, &turned, p.math, at);
-    if (m->rows) {
-        y = td_slices_sum_rows(m->slices, y, at);
-    } else {
-        td_slices_sum(m->slices, y, at);
-    }
+    y = linear_sum(m, y, at);
     y = TD_RECORD(at, .op = "row", .backward = row_backward, .can_split = true, .out = y,
                   .inputs = { x, w },
                   .saved = { td_needs_grad(w) ? x : NULL, td_needs_grad(x) ? w : NULL },

@@ -88,11 +88,6 @@ td_tensor *td_slices_sequence(const td_around_rest *rest, td_tensor *x, void *us
 
 /* ---- parameters of rows ---- */
 
-static void joint_backward(td_node *node, const td_tensor *dy)
-{
-    td_input_grad_is(node, 0, dy);
-}
-
 /* A view for each slice [begin, end); their gradients are added in the tree. */
 static void fan_out(td_tensor *w, int begin, int end, td_tensor **views, td_site at)
 {
@@ -102,7 +97,7 @@ static void fan_out(td_tensor *w, int begin, int end, td_tensor **views, td_site
         return;
     }
     for (int half = 0; half < 2; half++) {
-        td_tensor *v = TD_RECORD(at, .op = "joint", .backward = joint_backward,
+        td_tensor *v = TD_RECORD(at, .op = "joint", .backward = td_slices_pass_on,
                                  .out = rows_view(w, at), .inputs = { w });
         fan_out(v, half == 0 ? begin : middle, half == 0 ? middle : end, views, at);
     }

@@ -2,7 +2,6 @@
  * checkpoints and clipping. */
 #include "dist/slices/internal.h"
 
-#include "autograd/tape.h"
 #include "dist/comm/collectives.h"
 #include "dist/comm/mesh.h"
 #include "nn/module.h"
@@ -40,12 +39,6 @@ static const td_tp_rule *slices_rule(slices_plan *p, const td_module *m, const c
         }
     }
     return found;
-}
-
-/* The dimension along which a style cuts a weight [out,in]. */
-static int slices_dim(td_tp_style style)
-{
-    return style == TD_TP_ROW ? 1 : 0;
 }
 
 /* Whether a module's state has the address of a tensor. */
@@ -156,7 +149,8 @@ static td_status slices_cut_module(slices_plan *p, const td_module *m, const td_
     sliced->cut = &slicing->cuts[slicing->count];
     sliced->weight = m->tensors[0].tensor;
     sliced->bias = m->tensor_count > 1 ? m->tensors[1].tensor : NULL;
-    td_status status = slices_add(p, m, rule, 0, slices_dim(rule->style));
+    bool inputs = rule->style == TD_TP_ROW; /* of a weight [out,in] */
+    td_status status = slices_add(p, m, rule, 0, inputs ? 1 : 0);
     return status == TD_OK && sliced->bias != NULL && rule->style == TD_TP_COLUMN
                ? slices_add(p, m, rule, 1, 0)
                : status;
@@ -308,27 +302,24 @@ static td_slices *slices_new(const td_tensor_parallel_options *o, td_site at)
                TD_SLICES_HERE);
     td_state_list list = td_module_state(o->model);
     size_t most = (size_t)(list.count > 0 ? list.count : 1);
-    td_slices *s = calloc(1, sizeof *s);
-    td_cut *cuts = calloc(most, sizeof *cuts);
-    double *sums = calloc((size_t)slices, sizeof *sums);
     td_state_list_free(&list);
-    if (s == NULL || cuts == NULL || sums == NULL) {
-        td_fail(TD_E_NOMEM, "td_tensor_parallel: no memory");
-        free(s);
-        free(cuts);
-        free(sums);
-        return NULL;
-    }
+    td_slices *s = calloc(1, sizeof *s);
+    TD_CHECK_NULL(s != NULL, TD_E_NOMEM, "td_tensor_parallel: no memory");
     *s = (td_slices){ .model = o->model, .group = group, .here = slices / ranks };
     s->slicing = (td_slicing){ .rank = rank,
                                .ranks = ranks,
                                .slices = slices,
-                               .cuts = cuts,
-                               .sums = sums,
+                               .cuts = calloc(most, sizeof *s->slicing.cuts),
+                               .sums = calloc((size_t)slices, sizeof *s->slicing.sums),
                                .all_gather = slices_all_gather,
                                .sum = slices_sum_numbers,
                                .agree = slices_agree,
                                .user = s };
+    if (s->slicing.cuts == NULL || s->slicing.sums == NULL) {
+        slices_free(s);
+        td_fail(TD_E_NOMEM, "td_tensor_parallel: no memory");
+        return NULL;
+    }
     return s;
 }
 

@@ -27,11 +27,6 @@ static int64_t *read_words(const td_tensor *t, td_site at)
 
 /* ---- the embedding ---- */
 
-static void pass_on(td_node *node, const td_tensor *dy)
-{
-    td_input_grad_is(node, 0, dy);
-}
-
 /* The sum of all ranks' y, whose gradient is every y's. */
 static td_tensor *sum_of_ranks(const td_slices *s, td_tensor *y, td_site at)
 {
@@ -41,7 +36,8 @@ static td_tensor *sum_of_ranks(const td_slices *s, td_tensor *y, td_site at)
     td_tensor *sum = td_step_new(td_shape_of(y), y->dtype, TD_ROW_MAJOR, td_device_of(y), at);
     td_kernels_of(td_device_of(y))->copy(sum, y);
     td_slices_sum(s, sum, at);
-    return TD_RECORD(at, .op = "sum_of_ranks", .backward = pass_on, .out = sum, .inputs = { y });
+    return TD_RECORD(at, .op = "sum_of_ranks", .backward = td_slices_pass_on, .out = sum,
+                     .inputs = { y });
 }
 
 static td_tensor *embed(const td_around_rest *rest, td_tensor *index, const td_sliced *m)

@@ -2,7 +2,6 @@
 #include "tests/dist/grid_job.h"
 #include "dist/pipeline/pipeline.h"
 #include "dist/shard/zero.h"
-#include "dist/slices/slices.h"
 #include "nn/io/checkpoint.h"
 #include "nn/models/gpt.h"
 #include "nn/module.h"
@@ -21,6 +20,15 @@
 #include <cmocka.h>
 
 enum { LIMIT = 120, ROWS = 16, CONTEXT = 6, WORDS = 16 };
+
+const td_tp_rule grid_rules[GRID_RULES] = {
+    { "*.attn.c_attn", .style = TD_TP_COLUMN, .parts = { 4, 4, 4 } },
+    { "*.attn.c_proj", .style = TD_TP_ROW },
+    { "*.mlp.c_fc", .style = TD_TP_COLUMN },
+    { "*.mlp.c_proj", .style = TD_TP_ROW },
+    { "transformer.wte", .style = TD_TP_VOCAB },
+    { "lm_head", .style = TD_TP_VOCAB },
+};
 
 td_module *grid_model(const grid *g)
 {
@@ -42,17 +50,11 @@ int grid_ranks(const char *mesh)
 /* Cuts in the order of the dimensions: slices, stages, data. */
 td_module *grid_cut(const grid *g, td_mesh *mesh, td_module *net)
 {
-    const td_tp_rule rules[] = {
-        { "*.attn.c_attn", .style = TD_TP_COLUMN, .parts = { 4, 4, 4 } },
-        { "*.attn.c_proj", .style = TD_TP_ROW },
-        { "*.mlp.c_fc", .style = TD_TP_COLUMN },
-        { "*.mlp.c_proj", .style = TD_TP_ROW },
-        { "transformer.wte", .style = TD_TP_VOCAB },
-        { "lm_head", .style = TD_TP_VOCAB },
-        { g->sequence, .style = TD_TP_SEQUENCE },
-    };
+    td_tp_rule rules[GRID_RULES + 1];
+    memcpy(rules, grid_rules, sizeof grid_rules);
+    rules[GRID_RULES] = (td_tp_rule){ g->sequence, .style = TD_TP_SEQUENCE };
     if (td_mesh_size(mesh, "tp") > 1 || g->slices > 0) {
-        net = td_tensor_parallel(net, rules, g->sequence != NULL ? 7 : 6, .mesh = mesh,
+        net = td_tensor_parallel(net, rules, GRID_RULES + (g->sequence != NULL), .mesh = mesh,
                                  .slices = g->slices);
     }
     if (g->schedule != NULL) {

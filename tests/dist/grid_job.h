@@ -3,6 +3,7 @@
 
 #include "dist/comm/mesh.h"
 #include "dist/dist.h"
+#include "dist/slices/slices.h"
 #include "nn/optim/optim.h"
 
 typedef struct grid {
@@ -14,6 +15,10 @@ typedef struct grid {
     int shard;            /* td_zero; 0: td_ddp alone */
     const char *schedule; /* NULL: no pipeline */
 } grid;
+
+/* How a GPT of four heads is cut. */
+enum { GRID_RULES = 6 };
+extern const td_tp_rule grid_rules[GRID_RULES];
 
 /* The model, not cut, with the weights of a seed; cut; and its optimizer. */
 td_module *grid_model(const grid *g);

@@ -3,13 +3,13 @@
 #include "dist/leaves/leaves.h"
 #include "dist/pipeline/pipeline.h"
 #include "dist/shard/zero.h"
-#include "dist/slices/slices.h"
 #include "nn/io/checkpoint.h"
 #include "nn/io/fingerprint.h"
 #include "nn/models/gpt.h"
 #include "nn/module.h"
 #include "nn/optim/optim.h"
 #include "tensor/extend.h"
+#include "tests/dist/grid_job.h"
 #include "tests/dist/pipe_model.h"
 #include "tests/help/dist_procs.h"
 #include "tests/help/temp_folder.h"
@@ -43,16 +43,8 @@ static td_module *layout_model(pipe_kind kind)
 
 static td_module *layout_cut(const layout *l, td_mesh *mesh, td_module *net)
 {
-    static const td_tp_rule rules[] = {
-        { "*.attn.c_attn", .style = TD_TP_COLUMN, .parts = { 4, 4, 4 } },
-        { "*.attn.c_proj", .style = TD_TP_ROW },
-        { "*.mlp.c_fc", .style = TD_TP_COLUMN },
-        { "*.mlp.c_proj", .style = TD_TP_ROW },
-        { "transformer.wte", .style = TD_TP_VOCAB },
-        { "lm_head", .style = TD_TP_VOCAB },
-    };
     if (l->slices > 0) {
-        net = td_tensor_parallel(net, rules, 6, .mesh = mesh, .slices = l->slices);
+        net = td_tensor_parallel(net, grid_rules, GRID_RULES, .mesh = mesh, .slices = l->slices);
     }
     if (l->schedule != NULL) {
         net = td_pipeline(net, .mesh = mesh, .schedule = l->schedule);
