@@ -172,6 +172,10 @@ static void training_options(gpt_run *g)
         cli_real("clip-grad-norm", &recipe->clip_grad_norm, 0, 1e30,
                  "Shorten the gradient to this norm where it is longer; 0: off",
                  .resume = CLI_RESTORE),
+        cli_real("ema", &recipe->ema_decay, 0, 0.999999999,
+                 "Average the weights with this decay (0.999), and validate, save and write "
+                 "samples with the averages; 0: off",
+                 .resume = CLI_RESTORE),
         cli_text("save-best", "FILE", &g->save_best,
                  "Write the model alone each time the validation loss is the lowest so far"),
         cli_int("print-every", &g->print_every, 1, 1e9, "Steps between two lines of progress"),

@@ -229,7 +229,10 @@ static void slices_visit(td_module *m, const char *path, void *user)
     for (int i = 0; i < m->tensor_count && p->status == TD_OK; i++) {
         p->status = slices_cut(p->slices, m->tensors[i].tensor, NULL); /* what is still deferred */
     }
-    p->rows = rule != NULL && rule->style == TD_TP_SEQUENCE ? td_node_of(m)->path : p->rows;
+    if (rule != NULL && rule->style == TD_TP_SEQUENCE) {
+        p->rows = td_node_of(m)->path;
+        p->slices->slicing.rows = true;
+    }
 }
 
 /* ---- the whole ---- */

@@ -59,11 +59,10 @@ static void list_averages(td_checkpoint_part *part, td_part_list *list)
     if (!list->text(list, TD_KEY_EMA_UPDATES, &updates, &e->in_file)) {
         return;
     }
-    for (int i = 0; i < td_params_count(e->of.params); i++) {
-        td_records_flat(list, TD_KEY_EMA, e->of.params, i, e->of.flat);
-    }
+    td_records_flat(list, TD_KEY_EMA, e->of.params, e->of.flat);
     for (int i = 0; i < e->of.buffer_count; i++) {
-        list->tensor(list, TD_KEY_EMA, e->of.buffers[i].name, e->of.buffers[i].copy);
+        const td_average_buffer *b = &e->of.buffers[i];
+        td_records_buffer(list, TD_KEY_EMA, b->name, b->value, b->copy);
     }
 }
 

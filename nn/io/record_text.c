@@ -1,4 +1,4 @@
-/* How values become text in a file's metadata, and values again. */
+/* How values become text in a file's metadata, and values again; and differences text. */
 #include "nn/io/records.h"
 
 #include "autograd/hooks.h"
@@ -93,4 +93,24 @@ bool td_order_read(const char *text, const td_params *params, int **order)
     free(other ? NULL : numbers);
     free(seen);
     return valid;
+}
+
+/* ---- differences ---- */
+
+enum { LISTED = 10 }; /* differences in a message */
+
+void td_differ(td_difference *d, const char *format, ...)
+{
+    size_t length = strlen(d->text), left = sizeof d->text - length;
+    if (d->count < LISTED && left > 16) {
+        char item[256];
+        va_list args;
+        va_start(args, format);
+        td_vsnprintf(item, sizeof item, format, args);
+        va_end(args);
+        snprintf(d->text + length, left - 6, "%s%s", d->count > 0 ? ", " : "", item);
+    } else if (d->count == LISTED) { /* room was left for it */
+        memcpy(d->text + length, ", ...", 6);
+    }
+    d->count++;
 }

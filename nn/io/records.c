@@ -11,24 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LISTED = 10 }; /* differences in a message */
-
-void td_differ(td_difference *d, const char *format, ...)
-{
-    size_t length = strlen(d->text), left = sizeof d->text - length;
-    if (d->count < LISTED && left > 16) {
-        char item[256];
-        va_list args;
-        va_start(args, format);
-        td_vsnprintf(item, sizeof item, format, args);
-        va_end(args);
-        snprintf(d->text + length, left - 6, "%s%s", d->count > 0 ? ", " : "", item);
-    } else if (d->count == LISTED) { /* room was left for it */
-        memcpy(d->text + length, ", ...", 6);
-    }
-    d->count++;
-}
-
 /* ---- the list ---- */
 
 /* Room for one more: it doubles. */
@@ -229,35 +211,49 @@ static void list_parameter(td_records *l, td_optim *o, int i)
     }
 }
 
-/* The states of all stages' parameters, in the order of the whole model; of other stages' only what
- * they are called. */
+/* Sets numbers[k] of all stages' tensors, in the order of the whole model: steps[i] (NULL: 1) if
+ * tensor k is parameter i of the rank that has it, 0 for buffers. Collective. */
+static void number_stages(td_records *l, const td_params *params, const int64_t *steps)
+{
+    const td_staging *all = l->stages;
+    for (int k = 0; k < all->count; k++) {
+        const td_tensor *t = all->tensors[k];
+        int i = all->owners[k] == all->rank ? number_of(params, t) : -1;
+        all->numbers[k] = i < 0 ? 0.0 : steps != NULL ? (double)steps[i] : 1.0;
+    }
+    l->failed = l->failed || all->sum(all->numbers, all->count, all->user) != TD_OK;
+}
+
+/* push_share of tensor k of all stages'; of another stage's only what it is called. */
+static void push_of_stages(td_records *l, char *name, const td_params *params, int k,
+                           td_tensor *flat, bool shared)
+{
+    const td_staging *all = l->stages;
+    td_tensor *t = all->tensors[k];
+    if (all->owners[k] == all->rank) {
+        push_share(l, TD_PART_OTHER, name, params, number_of(params, t), flat, shared);
+    } else {
+        push_tensor(
+            l, (td_tensor_record){
+                   .name = name, .tensor = t, .part = TD_PART_OTHER, .stage = all->owners[k] });
+    }
+}
+
 static void list_stages(td_records *l, const td_optim *o)
 {
     const td_staging *all = l->stages;
     bool shared = td_params_peers_of(o->params) != NULL || o->kind->packed != TD_F32;
-    for (int k = 0; k < all->count; k++) {
-        int i = all->owners[k] == all->rank ? number_of(o->params, all->tensors[k]) : -1;
-        all->numbers[k] = i >= 0 ? (double)o->steps[i] : 0.0;
-    }
-    l->failed = l->failed || all->sum(all->numbers, all->count, all->user) != TD_OK;
+    number_stages(l, o->params, o->steps);
     for (int k = 0; k < all->count && !l->failed; k++) {
-        td_tensor *t = all->tensors[k];
+        const char *path = all->tensors[k]->name;
         int64_t steps = (int64_t)all->numbers[k];
-        if (steps > 0) { /* not a buffer, not frozen */
-            add_text(l, td_format(TD_KEY_OPTIMIZER_STEP, t->name), &td_text_count, &steps);
+        if (steps > 0) {
+            add_text(l, td_format(TD_KEY_OPTIMIZER_STEP, path), &td_text_count, &steps);
         }
         for (int s = 0; s < TD_OPTIM_STATES && steps > 0; s++) {
-            char *name = o->state[s] == NULL
-                             ? NULL
-                             : td_format(TD_KEY_OPTIMIZER "%s.%s", t->name, o->kind->states[s]);
-            if (o->state[s] != NULL && all->owners[k] == all->rank) {
-                push_share(l, TD_PART_OTHER, name, o->params, number_of(o->params, t), o->state[s],
-                           shared);
-            } else if (o->state[s] != NULL) {
-                push_tensor(l, (td_tensor_record){ .name = name,
-                                                   .tensor = t,
-                                                   .part = TD_PART_OTHER,
-                                                   .stage = all->owners[k] });
+            if (o->state[s] != NULL) {
+                push_of_stages(l, td_format(TD_KEY_OPTIMIZER "%s.%s", path, o->kind->states[s]),
+                               o->params, k, o->state[s], shared);
             }
         }
     }
@@ -290,43 +286,16 @@ static void list_optimizer(td_records *l, td_optim *o)
     }
 }
 
-/* The number of ranks of which the file has such tensors ("1/4." behind the prefix; in files of
- * earlier versions "1."); 0: none. */
-static int ranks_in_file(const td_safetensors *file, const char *prefix)
-{
-    int most = 0, rank, count;
-    for (int i = 0; i < td_safetensors_count(file); i++) {
-        const char *name = td_safetensors_get(file, i)->name;
-        if (strncmp(name, prefix, strlen(prefix)) == 0) {
-            int read = sscanf(name + strlen(prefix), "%6d/%6d.", &rank, &count);
-            most = read == 2 ? count : read == 1 && rank >= most ? rank + 1 : most;
-        }
-    }
-    return most;
-}
-
-/* Rank's own tensor of a name. */
-static char *records_own_name(const td_records *l, const char *prefix, int rank, int ranks,
-                              const char *name)
-{
-    char *own = td_format("%s%d/%d.%s", prefix, rank, ranks, name);
-    if (l->file != NULL && own != NULL && td_safetensors_find(l->file, own) == NULL) {
-        free(own);
-        own = td_format("%s%d.%s", prefix, rank, name);
-    }
-    return own;
-}
-
 /* Adds r, of which each rank has its own. Loading: false: the file has none. */
 static bool push_own(td_records *l, const char *prefix, const char *name, td_tensor_record r)
 {
     const td_params_peers *ranks = td_records_ranks(l->options);
     int count = ranks != NULL ? ranks->count : 1;
-    int there = l->file != NULL ? ranks_in_file(l->file, prefix) : count;
+    int there = l->file != NULL ? td_records_in_file(l->file, prefix) : count;
     bool alone = l->file != NULL && there == count; /* only this rank's is read */
     int first = alone && ranks != NULL ? ranks->rank : 0, end = alone ? first + 1 : there;
     for (int rank = first; rank < end; rank++) {
-        r.name = records_own_name(l, prefix, rank, there, name);
+        r.name = td_records_own_name(l, prefix, rank, there, name);
         r.owner = rank;
         r.mean_of = l->file != NULL && !alone ? there : 0;
         if (rank == first && l->file != NULL && r.name != NULL &&
@@ -412,16 +381,39 @@ static bool part_has(td_part_list *list, const char *prefix, const char *name,
     return e != NULL && td_shape_equal(e->shape, td_shape_of(tensor));
 }
 
-void td_records_flat(td_part_list *list, const char *prefix, const td_params *params, int i,
+void td_records_flat(td_part_list *list, const char *prefix, const td_params *params,
                      td_tensor *flat)
 {
-    char *name = td_format("%s%s", prefix, td_params_get(params, i)->name);
-    const td_safetensors *file = ((td_records *)list)->file;
-    if (name != NULL && file != NULL && td_safetensors_find(file, name) == NULL) {
-        /* Frozen when the file was made: its value is its average. */
-        memmove(name, name + strlen(prefix), strlen(name) - strlen(prefix) + 1);
+    td_records *l = (td_records *)list;
+    const td_staging *all = l->file == NULL ? l->stages : NULL;
+    bool shared = shares_values(params);
+    for (int i = 0; i < td_params_count(params) && all == NULL; i++) {
+        char *name = td_format("%s%s", prefix, td_params_get(params, i)->name);
+        if (name != NULL && l->file != NULL && td_safetensors_find(l->file, name) == NULL) {
+            /* Frozen when the file was made: its value is its average. */
+            memmove(name, name + strlen(prefix), strlen(name) - strlen(prefix) + 1);
+        }
+        push_share(l, TD_PART_OTHER, name, params, i, flat, shared);
     }
-    push_share((td_records *)list, TD_PART_OTHER, name, params, i, flat, shares_values(params));
+    if (all != NULL) {
+        number_stages(l, params, NULL);
+    }
+    for (int k = 0; all != NULL && k < all->count && !l->failed; k++) {
+        if (all->numbers[k] > 0.0) {
+            push_of_stages(l, td_format("%s%s", prefix, all->tensors[k]->name), params, k, flat,
+                           shared);
+        }
+    }
+}
+
+void td_records_buffer(td_part_list *list, const char *prefix, const char *name,
+                       const td_tensor *buffer, td_tensor *kept)
+{
+    td_records *l = (td_records *)list;
+    push_tensor(l, (td_tensor_record){ .name = td_format("%s%s", prefix, name),
+                                       .tensor = kept,
+                                       .part = TD_PART_OTHER,
+                                       .stage = stage_of(l, buffer) });
 }
 
 static void part_differ(td_part_list *list, const char *format, ...)

@@ -127,15 +127,22 @@ td_status td_records_agree(const td_params_peers *peers, const td_slicing *slici
                            td_status status);
 td_status td_records_agree_all(const td_module *model, const td_params_peers *peers,
                                td_status status);
+/* The number of ranks of which the file has tensors of their own ("1/4." behind the prefix; in
+ * files of earlier versions "1."); 0: none. And the name of rank's tensor, to be freed. */
+int td_records_in_file(const td_safetensors *file, const char *prefix);
+char *td_records_own_name(const td_records *l, const char *prefix, int rank, int ranks,
+                          const char *name);
 /* The shape of a record in the file. */
 td_shape td_records_shape(const td_records *l, const td_tensor_record *r);
 
 /* Adds all records of list->options. */
 void td_records_list(td_records *list);
-/* A part's td_part_list.tensor of parameter i's place in a flat tensor, of which each rank has a
- * window if it has one of the parameter's values. */
-void td_records_flat(td_part_list *list, const char *prefix, const td_params *params, int i,
+/* A part's td_part_list.tensor of all parameters' places in a flat tensor, of which each rank has a
+ * window if it has one of the parameters' values; and of a tensor that is kept for a buffer. */
+void td_records_flat(td_part_list *list, const char *prefix, const td_params *params,
                      td_tensor *flat);
+void td_records_buffer(td_part_list *list, const char *prefix, const char *name,
+                       const td_tensor *buffer, td_tensor *kept);
 /* The options' parts, NULL where there is none. */
 enum { TD_CHECKPOINT_PARTS = 4 };
 td_checkpoint_part *td_records_part(const td_checkpoint_options *c, int i);

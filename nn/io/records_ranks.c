@@ -2,6 +2,8 @@
 #include "nn/io/records.h"
 #include "nn/optim/optim_internal.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Each of these structs begins with its part, which is all that is known of them here. */
@@ -61,4 +63,28 @@ td_status td_records_agree_all(const td_module *model, const td_params_peers *pe
 td_shape td_records_shape(const td_records *l, const td_tensor_record *r)
 {
     return r->cut != NULL ? l->slicing->type->whole(l->slicing, r->cut) : td_shape_of(r->tensor);
+}
+
+int td_records_in_file(const td_safetensors *file, const char *prefix)
+{
+    int most = 0, rank, count;
+    for (int i = 0; i < td_safetensors_count(file); i++) {
+        const char *name = td_safetensors_get(file, i)->name;
+        if (strncmp(name, prefix, strlen(prefix)) == 0) {
+            int read = sscanf(name + strlen(prefix), "%6d/%6d.", &rank, &count);
+            most = read == 2 ? count : read == 1 && rank >= most ? rank + 1 : most;
+        }
+    }
+    return most;
+}
+
+char *td_records_own_name(const td_records *l, const char *prefix, int rank, int ranks,
+                          const char *name)
+{
+    char *own = td_format("%s%d/%d.%s", prefix, rank, ranks, name);
+    if (l->file != NULL && own != NULL && td_safetensors_find(l->file, own) == NULL) {
+        free(own);
+        own = td_format("%s%d.%s", prefix, rank, name);
+    }
+    return own;
 }

@@ -130,9 +130,9 @@ td_status td_records_check_gradients(const td_checkpoint_options *c)
     const td_staging *stages = td_node_of(c->model)->staging;
     const td_checkpoint_part *part = td_records_part(c, TD_CHECKPOINT_PARTS - 1);
     bool apart = part != NULL && part->apart != NULL && part->apart(part);
-    TD_CHECK(stages == NULL || (c->ema == NULL && !apart), TD_E_UNSUPPORTED,
-             "td_checkpoint_save: averages of the weights (.ema) and what PowerSGD keeps "
-             "cannot be saved from a pipeline's stages yet");
+    TD_CHECK(
+        stages == NULL || !apart, TD_E_UNSUPPORTED,
+        "td_checkpoint_save: what PowerSGD keeps cannot be saved from a pipeline's stages yet");
     TD_CHECK(!waits || (td_params_peers_of(params) == NULL && stages == NULL), TD_E_UNSUPPORTED,
              "the model is in the middle of a gradient accumulation, and its ranks share "
              "the optimizer's state: save it, or take its fingerprint, after "

@@ -5,6 +5,7 @@
 #include "nn/extra/layers.h"
 #include "nn/layer.h"
 #include "nn/models/gpt_internal.h"
+#include "nn/params.h"
 
 #include <math.h>
 #include <string.h>
@@ -248,14 +249,19 @@ typedef struct gpt_state {
     char text[TD_GPT_TEXT]; /* the options, for the record */
 } gpt_state;
 
-static td_tensor *gpt_forward(td_module *self, td_tensor *tokens, td_site at)
+/* With a cache of the last token alone. */
+static td_tensor *gpt_logits(const gpt_state *s, td_tensor *x, td_site at)
 {
-    const gpt_state *s = self->state;
-    td_tensor *x = td_forward_at(s->transformer, tokens, at);
     if (s->cache != NULL) {
         x = td_slice_at(x, 1, -1, x->shape[1], 1, at);
     }
     return td_forward_at(s->lm_head, x, at);
+}
+
+static td_tensor *gpt_forward(td_module *self, td_tensor *tokens, td_site at)
+{
+    const gpt_state *s = self->state;
+    return gpt_logits(s, td_forward_at(s->transformer, tokens, at), at);
 }
 
 static td_tensor *gpt_loss(td_module *self, td_tensor *tokens, td_tensor *labels, td_site at)
@@ -275,7 +281,7 @@ static td_tensor *gpt_last_link(td_module *self, td_tensor *x, td_site at)
 {
     const gpt_state *s = self->state;
     const transformer_state *t = s->transformer->state;
-    return td_forward_at(s->lm_head, td_forward_at(t->ln_f, x, at), at);
+    return gpt_logits(s, td_forward_at(t->ln_f, x, at), at);
 }
 
 static td_tensor *gpt_last_link_loss(td_module *self, td_tensor *x, td_tensor *labels, td_site at)
@@ -408,6 +414,17 @@ void td_gpt_use_cache(td_module *gpt, const td_gpt_cache *cache)
         const layer_state *layer = t->h->children[i]->state;
         ((attention_state *)layer->attn->state)->cache = cache;
     }
+}
+
+int64_t td_gpt_heads_here(const td_module *gpt, int64_t layer)
+{
+    const transformer_state *t = ((const gpt_state *)gpt->state)->transformer->state;
+    const layer_state *l = t->h->children[layer]->state;
+    const attention_state *a = l->attn->state;
+    const td_tensor *weight = a->c_attn->tensors[0].tensor; /* perhaps a slice of it */
+    const td_staging *stages = td_node_of(gpt)->staging;
+    bool here = stages == NULL || stages->owners[td_staging_place(stages, weight)] == stages->rank;
+    return here ? a->kv_heads * weight->shape[0] / a->rows : 0;
 }
 
 /* ---- the family ---- */

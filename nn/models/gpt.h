@@ -83,7 +83,11 @@ typedef struct td_gpt_prompt {
  * TD_E_ARG: an empty prompt; a token outside of the vocabulary; a prompt with `length` tokens more
  * does not fit into the model's context and .slide is not set; an option out of range. Then no
  * token has been chosen. TD_E_MISMATCH: a logit is not finite.
- * TD_E_UNSUPPORTED: other ranks have slices or stages of the model. TD_E_NOMEM. */
+ * TD_E_NOMEM.
+ *
+ * Of a model in stages or slices all ranks that hold it call td_gpt_generate with the same options.
+ * All get the same tokens, with equal .slices those of one process; the function's answers must be
+ * the same on all. TD_E_UNSUPPORTED: slices spread rows (TD_TP_SEQUENCE). */
 typedef struct td_gpt_generate_options {
     int begin_;
     td_module *gpt;

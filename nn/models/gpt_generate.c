@@ -2,6 +2,7 @@
  * step: all sequences are at the same position, and at each position the longer prompts have their
  * own token where the others have a chosen one. */
 #include "nn/models/gpt_internal.h"
+#include "nn/shared/slices.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +12,6 @@
 td_status td_gpt_cache_make(td_gpt_cache *cache, td_module *gpt, int64_t batch, int64_t tokens)
 {
     td_gpt_options o = td_gpt_options_of(gpt);
-    td_shape shape = TD_SHAPE(batch, tokens, o.kv_heads, o.width / o.heads);
     td_precision precision = td_math_now().precision;
     bool half =
         gpt->dtype == TD_F32 && (precision == TD_PRECISION_BF16 || precision == TD_PRECISION_FP16);
@@ -20,9 +20,11 @@ td_status td_gpt_cache_make(td_gpt_cache *cache, td_module *gpt, int64_t batch, 
                              calloc((size_t)o.layers, sizeof(td_tensor *)), 0 };
     bool made = cache->k != NULL && cache->v != NULL;
     for (int64_t i = 0; i < o.layers && made; i++) {
-        cache->k[i] = td_zeros(shape, dtype, gpt->device);
-        cache->v[i] = td_zeros(shape, dtype, gpt->device);
-        made = cache->k[i] != NULL && cache->v[i] != NULL;
+        int64_t heads = td_gpt_heads_here(gpt, i);
+        td_shape shape = TD_SHAPE(batch, tokens, heads, o.width / o.heads);
+        cache->k[i] = heads > 0 ? td_zeros(shape, dtype, gpt->device) : NULL;
+        cache->v[i] = heads > 0 ? td_zeros(shape, dtype, gpt->device) : NULL;
+        made = heads == 0 || (cache->k[i] != NULL && cache->v[i] != NULL);
     }
     return made ? TD_OK : td_fail(TD_E_NOMEM, "no memory for the keys and values of a GPT");
 }
@@ -67,6 +69,17 @@ td_status td_gpt_hold_bf16(td_module *gpt)
     return status;
 }
 
+/* ---- ranks ---- */
+
+/* TD_OK if that is the status of all ranks that hold the model together. */
+static td_status gpt_agree(const td_module *gpt, td_status mine)
+{
+    const td_slicing *slices = td_node_of(gpt)->slicing;
+    const td_staging *stages = td_node_of(gpt)->staging;
+    mine = slices != NULL ? slices->agree(mine, slices->user) : mine;
+    return stages != NULL ? stages->agree(mine, stages->user) : mine;
+}
+
 /* ---- what is asked for ---- */
 
 static td_status gpt_check_prompt(const td_gpt_generate_options *o, const td_gpt_options *model,
@@ -92,10 +105,10 @@ static td_status gpt_check_generate(const td_gpt_generate_options *o)
 {
     enum { MOST = 1 << 30 };
     td_gpt_options model = td_gpt_options_of(o->gpt);
-    TD_CHECK(td_node_of(o->gpt)->slicing == NULL && td_node_of(o->gpt)->staging == NULL,
-             TD_E_UNSUPPORTED,
-             "td_gpt_generate: this rank has slices or stages of the "
-             "model: save it, and load it in one process");
+    const td_slicing *slicing = td_node_of(o->gpt)->slicing;
+    TD_CHECK(slicing == NULL || !slicing->rows, TD_E_UNSUPPORTED,
+             "td_gpt_generate: the model's slices spread rows (TD_TP_SEQUENCE), and a token is one "
+             "row: save the model, and load it without");
     TD_CHECK(o->length >= 0 && o->length <= MOST && o->top_k >= 0 && o->temperature >= 0.0 &&
                  o->top_p >= 0.0 && o->top_p <= 1.0 && o->repetition_penalty >= 0.0,
              TD_E_ARG,
@@ -232,7 +245,7 @@ td_status td_gpt_generate_at(td_gpt_generate_options o, td_site at)
     }
     td_eval_for_now(o.gpt);
     generation g = { .o = &o, .model = td_gpt_options_of(o.gpt) };
-    td_status status = gpt_open(&g);
+    td_status status = gpt_agree(o.gpt, gpt_open(&g));
     status = status == TD_OK ? gpt_go(&g, at) : status;
     td_gpt_cache_free(&g.cache, o.gpt);
     td_give_modes_back(o.gpt);

@@ -4,7 +4,8 @@
 #include "nn/models/gpt.h"
 #include "nn/models/models.h"
 
-/* Keys and values of the tokens so far: for each layer [B,C,kv_heads,head width]. */
+/* Keys and values of the tokens so far: for each layer [B,C,kv_heads,head width]; NULL for a layer
+ * that is in another rank's stage. */
 typedef struct td_gpt_cache {
     td_tensor **k, **v;
     int64_t past; /* tokens that are in it */
@@ -13,6 +14,9 @@ typedef struct td_gpt_cache {
 /* From now on a forward takes the tokens behind those of the cache, appends them to it, and returns
  * the logits behind the last token alone, [B,1,vocabulary]. NULL: the ordinary forward. */
 void td_gpt_use_cache(td_module *gpt, const td_gpt_cache *cache);
+/* The heads of a layer's keys and values that this rank computes: fewer with slices, 0 if the layer
+ * is in another rank's stage. */
+int64_t td_gpt_heads_here(const td_module *gpt, int64_t layer);
 /* An empty cache for `batch` sequences of up to `tokens`. td_gpt_cache_free also after a failure.
  */
 td_status td_gpt_cache_make(td_gpt_cache *cache, td_module *gpt, int64_t batch, int64_t tokens);

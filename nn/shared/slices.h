@@ -36,6 +36,7 @@ struct td_slicing {
     const td_slicing_type *type; /* set by td_module_set_slicing */
     int rank, ranks;
     int slices; /* a multiple of `ranks`: each rank has `slices` / `ranks` neighbouring ones */
+    bool rows;  /* modules spread rows over the ranks */
     td_cut *cuts;
     int count;
     /* all: [ranks, mine...], on the model's device. */

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # apps/gpt --mesh: slices and stages have the bits of one process, in the weights, in checkpoints and in validations, and
-# so has a run that goes on under another mesh; with leaves replicas have them, too, and a tied GPT; what such a run refuses.
+# so have averages and samples, and a run that goes on under another mesh; with leaves replicas have them, too, and a tied
+# GPT; what such a run refuses.
 # run: plain
 . "$(dirname "$0")/../help/tap.sh"
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TANDEM_RUN_ID TANDEM_TEXT TANDEM_MESH
@@ -8,18 +9,31 @@ cat nn/*.c >"$work/text.txt"
 cd "$work" || exit 1 # checkpoints go here
 gpt=$apps/gpt
 run=(timeout 100 "$gpt" --data text.txt --preset 'gpt-nano layers=3 heads=4 width=16 context=16 untied'
-    --epochs 2 --epoch-steps 5 --batch-size 4 --slices 4 --micro 2)
+    --epochs 2 --epoch-steps 5 --batch-size 4 --slices 4 --micro 2 --ema 0.9 --sample-every 5 --length 24)
+samples() { sed -n '/^---- a sample/,/^----$/p' out; } # what the averages write, and the bytes may be any
 works 'one process' "${run[@]}" --save one.st --save-model one_model.st
 grep -a '^validation\|^fingerprint' out >one
+samples >one_sample
+[ "$(grep -ac '^---- a sample' one_sample)" -eq 2 ] && grep -aq '"ema.transformer.h.2.mlp' one.st
+tap $? 'it writes samples, and averages its weights' out
 for mesh in 2:tp=2 4:pp=2,tp=2 3:pp=3; do
     works "$mesh" "${run[@]}" --spawn "${mesh%:*}" --mesh "${mesh#*:}" --save many.st --save-model many_model.st
     grep -a '^validation\|^fingerprint' out >many
     same 'its validations and its fingerprint' one many
+    samples >many_sample
+    same 'its samples' one_sample many_sample
     same 'its checkpoint' one.st many.st
     same 'its model' one_model.st many_model.st
 done
 
 works 'two processes that read different data' "${run[@]}" --spawn 2 --shard optimizer --accumulate 2 --save two.st
+samples >two_sample
+grep -a '^fingerprint' out >two
+works 'and four that share the weights' "${run[@]}" --spawn 4 --mesh pp=2,dp=2 --shard parameters --accumulate 2
+samples >many_sample
+same 'their samples' two_sample many_sample
+grep -a '^fingerprint' out >many
+same 'their fingerprint' two many
 works 'eight, of which four hold one model' "${run[@]}" --spawn 8 --mesh pp=2,dp=2,tp=2 --shard optimizer --accumulate 2 \
     --schedule zb --save-every 0 --save-every-steps 14 --save part.st --save-best best.st
 says 'what is cut' '^the model is cut into 2 stages of 2 slices$'
@@ -30,15 +44,18 @@ says 'from there' '^resumed from part\.st after step 4 of epoch 2$'
 same 'to the bits of two' two.st rest.st
 
 leaves=(timeout 100 "$gpt" --data text.txt --preset 'gpt-nano layers=3 heads=4 width=16 context=16 dropout=0.1'
-    --epochs 2 --epoch-steps 3 --batch-size 2 --slices 4 --leaves 4)
+    --epochs 2 --epoch-steps 3 --batch-size 2 --slices 4 --leaves 4 --ema 0.9 --sample-every 3 --length 24)
 nodes=()
 lines() { grep -a '^epoch\|^validation\|^fingerprint' out | sed 's/  [0-9.]* s .*//'; }
 works 'leaves' "${leaves[@]}"
 lines >one
+samples >one_sample
 for mesh in 6:pp=2,dp=3 8:pp=2,dp=2,tp=2; do
     works "leaves on $mesh" "${leaves[@]}" --spawn "${mesh%:*}" --mesh "${mesh#*:}" --shard optimizer --save-every 0 \
         --save-every-steps 4 --save part.st
     lines >many
+    samples >many_sample
+    same 'its samples' one_sample many_sample
     same 'its losses and its fingerprint' one many
 done
 works 'three go on' "${leaves[@]}" --spawn 3 --mesh pp=3 --schedule gpipe --resume part.st --save rest.st
@@ -80,7 +97,7 @@ same 'to the fingerprint of one process' one many
 fails 'a batch and micro-batches' 1 'a batch of 4 cannot be cut into 3 equal micro-batches' "${run[@]}" --spawn 2 --mesh pp=2 --micro 3
 fails 'too many slices' 1 '8 slices on 2 processes: the processes must divide the slices, and the slices 4 heads' \
     "${run[@]}" --spawn 2 --mesh tp=2 --slices 8
-fails 'samples' 1 '--sample-every does not work with a model in stages or slices' "${run[@]}" --sample-every 5
+fails 'a graph' 1 '--graph does not work with a model in slices: between its operations .*; leave it out' "${run[@]}" --spawn 2 --mesh tp=2 --micro 0 --graph
 fails 'leaves, and micro-batches' 1 'leaves are the micro-batches of a pipeline' "${run[@]}" --leaves 2 --spawn 2
 fails 'a schedule that there is not' 1 "there is no schedule '2f'" "${run[@]}" --schedule 2f
 fails 'no process' 1 '--micro and --slices are for processes' "$gpt" --data text.txt --resume one.st

@@ -56,6 +56,22 @@ suite test_dist_ddp_modes 1 2 3 4
 suite test_dist_ddp_corners 2 3 4
 suite test_dist_sync_bn 1 2 3 4
 
+# ---- stages, slices and leaves: the fingerprints of all layouts of so many ranks are those over shm ----
+
+fingerprints() { grep '^# layouts of' "$work/out"; }
+works 'layouts over shm' env TANDEM_BACKEND=shm "$build/tests/test_dist_layouts"
+fingerprints >"$work/layouts.shm"
+[ "$(wc -l <"$work/layouts.shm")" -eq 4 ]
+tap $? 'four models'
+for n in 2 3 4; do
+    mkdir "$work/layouts.$n"
+    export TANDEM_TEST_FOLDER=$work/layouts.$n
+    works "layouts over mpi, $n ranks" ranks "$n" "$build/tests/test_dist_layouts"
+    fingerprints >"$work/layouts.mpi"
+    [ -s "$work/layouts.mpi" ] && ! grep -vxFf "$work/layouts.shm" "$work/layouts.mpi"
+    tap $? 'the same fingerprints'
+done
+
 # ---- a lesson ----
 
 few="--limit 128 --batch-size 32 --epochs 1"

@@ -110,6 +110,24 @@ told grid_step(const grid *g, td_mesh *mesh, td_module *net, td_optim *optim, in
     return t;
 }
 
+static bool keep_token(int prompt, int64_t token, void *user)
+{
+    (void)prompt;
+    written *w = user;
+    w->tokens[w->count++] = token;
+    return true;
+}
+
+written grid_write(const grid *g, td_module *net)
+{
+    written w = { .count = 0 };
+    td_gpt_prompt prompt = { &(int64_t){ 1 }, 1 };
+    td_status status = td_gpt_generate(net, .prompts = &prompt, .length = WRITTEN, .slide = true,
+                                       .token = keep_token, .user = &w);
+    REQUIRE(status == (g->sequence != NULL && g->mesh != NULL ? TD_E_UNSUPPORTED : TD_OK));
+    return w;
+}
+
 td_optim *grid_adam(td_module *net)
 {
     return td_adamw(td_parameters(net), .lr = 1e-2);
@@ -142,10 +160,6 @@ static int run_passing(int rank, int size, void *arg)
         REQUIRE_OK(td_mesh_new(p->g.mesh, &mesh));
         net = grid_cut(&p->g, mesh, net);
     }
-    int64_t prompt = 1;
-    REQUIRE(p->g.mesh == NULL || td_mesh_size(mesh, "pp+tp") == 1 ||
-            td_gpt_generate(.gpt = net, .prompts = &(td_gpt_prompt){ &prompt, 1 }, .length = 1) ==
-                TD_E_UNSUPPORTED);
     td_optim *optim = grid_adam(net);
     if (p->from != NULL) {
         REQUIRE_OK(

@@ -32,6 +32,15 @@ typedef struct told {
 } told;
 told grid_step(const grid *g, td_mesh *mesh, td_module *net, td_optim *optim, int step);
 
+/* What the model writes, the same on all ranks that hold it; nothing if rules spread rows, which is
+ * refused. */
+enum { WRITTEN = 10 };
+typedef struct written {
+    int64_t tokens[WRITTEN];
+    int count;
+} written;
+written grid_write(const grid *g, td_module *net);
+
 /* On g's ranks (mesh NULL: one process): loads temp_path(from), or trains a step; saves
  * temp_path(to). */
 void grid_pass(grid g, const char *from, const char *to);

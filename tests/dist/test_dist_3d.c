@@ -35,7 +35,7 @@ static double *weights_of(td_module *net, int64_t *count)
 }
 
 /* Trains one process's model, and compares with what the mesh has told and saved. */
-static void compare_with_one(const grid *g, const told *many, const char *path)
+static void compare_with_one(const grid *g, const told *many, const written *text, const char *path)
 {
     td_module *net = grid_model(g), *loaded = grid_model(g);
     td_optim *optim = grid_adam(net);
@@ -48,6 +48,10 @@ static void compare_with_one(const grid *g, const told *many, const char *path)
         most = fmax(most, fabs(one.norm - many[step].norm));
         most = fmax(most, fabs(one.largest - many[step].largest));
     }
+    grid alone = { .dtype = g->dtype };
+    written own = grid_write(&alone, net);
+    REQUIRE(own.count == WRITTEN);
+    REQUIRE(g->sequence != NULL || memcmp(own.tokens, text->tokens, sizeof own.tokens) == 0);
     REQUIRE_OK(td_checkpoint_load(path, loaded));
     double *a = weights_of(net, &count), *b = weights_of(loaded, &other);
     for (int64_t i = 0; i < count; i++) {
@@ -66,8 +70,8 @@ static void compare_with_one(const grid *g, const told *many, const char *path)
     td_module_free(loaded);
 }
 
-/* Trains on a mesh and saves at `path`. */
-static void train_on(const grid *g, td_mesh *mesh, const char *path, told *all)
+/* Trains on a mesh and saves at `path`; returns what the model then writes. */
+static written train_on(const grid *g, td_mesh *mesh, const char *path, told *all)
 {
     td_module *net = grid_cut(g, mesh, grid_model(g));
     td_optim *optim = grid_adam(net);
@@ -78,8 +82,10 @@ static void train_on(const grid *g, td_mesh *mesh, const char *path, told *all)
     if (td_dist_rank() == 0 || td_saves_together(net)) {
         REQUIRE_OK(td_checkpoint_save(path, net, .optim = optim, .with_random = true));
     }
+    written text = grid_write(g, net);
     td_optim_free(optim);
     td_module_free(net);
+    return text;
 }
 
 /* ---- one process's numbers ---- */
@@ -106,9 +112,9 @@ static int run_cases(int rank, int size, void *arg)
         if (sizes[1] * sizes[2] == 1 && g.shard > 0 && !g.tied) {
             continue; /* nothing along dp is shared */
         }
-        train_on(&g, mesh, temp_path("mesh"), all);
+        written says = train_on(&g, mesh, temp_path("mesh"), all);
         if (rank == 0) {
-            compare_with_one(&g, all, temp_path("mesh"));
+            compare_with_one(&g, all, &says, temp_path("mesh"));
         }
         REQUIRE_OK(td_barrier(NULL));
     }

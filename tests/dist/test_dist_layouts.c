@@ -131,8 +131,15 @@ static int layout_run(int rank, int size, void *arg)
     return 0;
 }
 
-/* All layouts have the first one's fingerprint. */
-static void layouts_agree(pipe_kind kind, int slices, const layout *list)
+/* Eight ranks of gloo on two cores take long to say the same. */
+static int most_ranks(void)
+{
+    return procs_are_over("gloo") ? 4 : 8;
+}
+
+/* All layouts have the first one's fingerprint. Under mpirun those that have its number of ranks;
+ * the fingerprint is said, to be compared with other runs'. */
+static void layouts_agree(const char *what, pipe_kind kind, int slices, const layout *list)
 {
     char first[32] = "", one[32];
     int failures = 0;
@@ -140,11 +147,20 @@ static void layouts_agree(pipe_kind kind, int slices, const layout *list)
         int sizes[TD_MESH_DIMS];
         layout l = { list[i].mesh, list[i].schedule, list[i].shard, kind, slices };
         assert_int_equal(td_mesh_read(l.mesh, 0, sizes), TD_OK);
-        procs_succeed(sizes[0] * sizes[1] * sizes[2] * sizes[3], LIMIT, layout_run, &l);
-        assert_int_equal(td_checkpoint_metadata(temp_path("many"), TD_KEY_FINGERPRINT,
-                                                i == 0 ? first : one, sizeof one),
-                         TD_OK);
-        if (i > 0 && strcmp(first, one) != 0) {
+        int ranks = sizes[0] * sizes[1] * sizes[2] * sizes[3];
+        if (ranks > most_ranks()) {
+            continue;
+        }
+        procs_succeed(ranks, LIMIT, layout_run, &l);
+        if (!procs_would_run(ranks)) {
+            continue;
+        }
+        assert_int_equal(
+            td_checkpoint_metadata(temp_path("many"), TD_KEY_FINGERPRINT, one, sizeof one), TD_OK);
+        if (first[0] == '\0') {
+            memcpy(first, one, sizeof first);
+            print_message("# layouts of %s: %s\n", what, first);
+        } else if (strcmp(first, one) != 0) {
             print_error("%s, %s, td_zero(%d): %s, not %s\n", l.mesh,
                         l.schedule != NULL ? l.schedule : "no pipeline", l.shard, one, first);
             failures++;
@@ -170,7 +186,7 @@ static void test_blocks(void **state)
         LAYOUT("pp=2,dp=2", "1f1b", 2),  LAYOUT("pp=2,dp=2", "1f1b", 3),
         LAYOUT("pp=8", "1f1b", 0),       LAST,
     };
-    layouts_agree(MLP, 0, list);
+    layouts_agree("blocks", MLP, 0, list);
 }
 
 /* Running statistics are those of leaf 0. */
@@ -184,7 +200,7 @@ static void test_batch_norm(void **state)
         LAYOUT("pp=2", "interleaved:2", 0),
         LAST,
     };
-    layouts_agree(RESNET, 0, list);
+    layouts_agree("a ResNet", RESNET, 0, list);
 }
 
 static void test_slices(void **state)
@@ -196,7 +212,7 @@ static void test_slices(void **state)
         LAYOUT("pp=2,dp=2,tp=2", "zb", 1), LAYOUT("pp=2,dp=2,tp=2", "1f1b", 3),
         LAYOUT("pp=2,tp=4", "gpipe", 0),   LAST,
     };
-    layouts_agree(GPT, 4, list);
+    layouts_agree("a GPT in slices", GPT, 4, list);
 }
 
 /* The last stage's part of the embedding's gradient begins the first stage's. */
@@ -212,7 +228,7 @@ static void test_tied(void **state)
         LAYOUT("pp=2,dp=2,tp=2", "1f1b", 0),
         LAST,
     };
-    layouts_agree(GPT_TIED, 4, list);
+    layouts_agree("a tied GPT", GPT_TIED, 4, list);
 }
 
 int main(void)

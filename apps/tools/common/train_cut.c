@@ -53,13 +53,19 @@ td_status train_check_cut(const train_run *r)
     bool stages = train_has_stages(r);
     const struct {
         bool given;
-        const char *what;
+        const char *what, *why;
     } refused[] = {
-        { a->compute.graph, "--graph" },
-        { a->summary, "--summary" },
-        { stages && a->files.hash_every > 0, "--hash-every" },
-        { stages && r->ranks.hook.rank > 0, "--comm-hook powersgd" },
-        { stages && td_math_now().precision == TD_PRECISION_FP16, "--precision fp16" },
+        { a->compute.graph, "--graph",
+          "between its operations the host reads tokens and sends messages, which no graph "
+          "records; "
+          "leave it out" },
+        { a->summary, "--summary", "each process has a part of it; start one process without" },
+        { stages && a->files.hash_every > 0, "--hash-every",
+          "a process has no other stage's tensors; compare checkpoints (apps/compare)" },
+        { stages && r->ranks.hook.rank > 0, "--comm-hook powersgd",
+          "checkpoints of stages have no place for what it keeps; take bf16" },
+        { stages && td_math_now().precision == TD_PRECISION_FP16, "--precision fp16",
+          "the stages do not agree on which steps are skipped; take bf16" },
     };
     if (!td_dist_is_initialized() && (a->ranks.micro > 0 || a->ranks.slices > 0)) {
         return td_fail(TD_E_ARG, "--micro and --slices are for processes; one is enough (--spawn "
@@ -69,8 +75,8 @@ td_status train_check_cut(const train_run *r)
              "--leaves, and --micro: leaves are the micro-batches of a pipeline");
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         TD_CHECK(!train_is_cut(r) || !refused[i].given, TD_E_UNSUPPORTED,
-                 "%s does not work with a model in %s yet", refused[i].what,
-                 stages ? "stages" : "slices");
+                 "%s does not work with a model in %s: %s", refused[i].what,
+                 stages ? "stages" : "slices", refused[i].why);
     }
     return TD_OK;
 }

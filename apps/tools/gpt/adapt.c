@@ -40,9 +40,11 @@ td_status gpt_save_model(train_run *r, const char *path)
     if (!gpt_adapts(g)) {
         return notes_save_model(&r->notes, path, r->net, r->made.ema);
     }
+    notes_swap(r->made.ema);
     td_status status = td_unshard(r->net); /* all ranks that have a part are here */
     status = status == TD_OK && ranks_first() ? td_lora_save(path, g->gpt) : status;
     td_reshard(r->net);
+    notes_swap(r->made.ema);
     return status;
 }
 

@@ -6,10 +6,9 @@ static td_status gpt_check_cut(const gpt_run *g, const td_gpt_options *o)
     const train_run *r = &g->base;
     int64_t tp = td_mesh_size(r->ranks.mesh, "tp");
     int64_t slices = r->args.ranks.slices > 0 ? r->args.ranks.slices : tp;
-    TD_CHECK(g->lora.rank <= 0 && g->lora.adapter == NULL && g->sample_every <= 0, TD_E_UNSUPPORTED,
-             "%s does not work with a model in stages or slices (--mesh, --micro, "
-             "--slices)",
-             g->sample_every > 0 ? "--sample-every" : "--lora");
+    TD_CHECK(g->lora.rank <= 0 && g->lora.adapter == NULL, TD_E_UNSUPPORTED,
+             "--lora does not work with a model in stages or slices (--mesh, --micro, "
+             "--slices)");
     bool divides = slices % tp == 0 && o->heads % slices == 0 && o->kv_heads % slices == 0 &&
                    o->hidden % slices == 0 && o->vocabulary % slices == 0;
     return divides

@@ -170,16 +170,21 @@ static void write_sample(train_run *r)
 {
     gpt_run *g = gpt_of(r);
     progress_end(&r->progress);
-    td_status status = td_unshard(r->net); /* rank 0 then has all values */
-    if (status == TD_OK && ranks_first()) {
-        printf("---- a sample ----\n");
+    td_group *together = train_is_cut(r) ? td_mesh_group(r->ranks.mesh, "pp+tp") : NULL;
+    td_status status = together != NULL || !train_is_cut(r) ? TD_OK : TD_E_NETWORK;
+    notes_swap(r->made.ema);
+    status = status == TD_OK ? td_unshard(r->net) : status; /* of what this process has of it */
+    if (status == TD_OK && train_readers(r).rank == 0) {    /* the first replica */
+        td_printf_rank0("---- a sample ----\n");
         gpt_writing how = g->writing;
         how.quiet = true;
+        how.group = together;
         status = gpt_write(&how, g->gpt, &g->sample, 1);
-        printf("----\n");
+        td_printf_rank0("----\n");
         fflush(stdout);
     }
     td_reshard(r->net);
+    notes_swap(r->made.ema);
     if (status != TD_OK) {
         fprintf(stderr, "%s: no sample: %s\n", r->app, td_last_error());
     }

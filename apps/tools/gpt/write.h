@@ -10,6 +10,8 @@ typedef struct gpt_writing {
     const char *stop;           /* NULL, or the text before which it ends */
     bool bf16;                  /* weights are held in bf16 */
     bool quiet;                 /* does not tell that the text may get longer than the context */
+    td_group *group; /* NULL, or the processes that hold the model together: all call gpt_write, and
+                      * the first one prints */
     int64_t length, top_k, seed;
     double temperature, top_p, repetition_penalty;
 } gpt_writing;
