@@ -47,6 +47,16 @@ int grid_ranks(const char *mesh)
     return sizes[0] * sizes[1] * sizes[2] * sizes[3];
 }
 
+grid grid_layout(int i, char mesh[64])
+{
+    static const int shards[] = { 0, 1, 3 };
+    int dp = 1 << i % 3, tp = 1 + i / 3 % 2, pp = 1 + i / 6 % 2;
+    snprintf(mesh, 64, "pp=%d,dp=%d,tp=%d", pp, dp, tp);
+    return (grid){
+        .mesh = mesh, .dtype = TD_F32, .shard = shards[i / 12], .schedule = pp > 1 ? "1f1b" : NULL
+    };
+}
+
 /* Cuts in the order of the dimensions: slices, stages, data. */
 td_module *grid_cut(const grid *g, td_mesh *mesh, td_module *net)
 {

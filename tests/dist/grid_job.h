@@ -26,6 +26,11 @@ td_module *grid_cut(const grid *g, td_mesh *mesh, td_module *net);
 td_optim *grid_adam(td_module *net);
 int grid_ranks(const char *mesh);
 
+/* Layout i of all: {1, 2, 4} replicas x tp {1, 2} x pp {1, 2} x what replicas divide: nothing, the
+ * optimizer's state, all. mesh: room for its text. */
+enum { LAYOUTS = 3 * 2 * 2 * 3 };
+grid grid_layout(int i, char mesh[64]);
+
 /* What a step tells, the same on all ranks. */
 typedef struct told {
     double loss, norm, largest;
