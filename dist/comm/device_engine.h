@@ -62,11 +62,6 @@ void td_device_look(td_group *group);
 void td_device_abort(td_group *group);
 void td_device_end(td_group *group);
 
-/* For tests: gives the group an engine for tensors of a device, which may be a CPU; or stages all
- * collectives of that device's memory. */
-void td_device_engine_set(td_group *group, td_device_engine *engine);
-void td_device_stage(td_group *group, td_device device);
-
 /* ---- staged.c ---- */
 
 /* A staged collective's memory on the host. */

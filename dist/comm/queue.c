@@ -277,16 +277,6 @@ void td_queue_end_work(td_work *work)
     end_work(group, work, group->engine_type->end(group->engine, work->request));
 }
 
-/* To the caller, who waits at once if there is no place for the handle. */
-static td_status work_hand_over(td_work *work, td_work **handle)
-{
-    if (handle == NULL) {
-        return td_work_wait(work, 0);
-    }
-    *handle = work;
-    return TD_OK;
-}
-
 static td_status submit_at_once(td_group *group, td_collective *c, td_work **handle)
 {
     td_queue *q = &group->queue;
@@ -303,7 +293,7 @@ static td_status submit_at_once(td_group *group, td_collective *c, td_work **han
     if (status != TD_OK) {
         end_work(group, work, status);
     }
-    return work_hand_over(work, handle);
+    return td_work_hand_over(work, handle);
 }
 
 td_status td_submit(td_group *group, td_collective *c, double timeout, td_work **handle)
@@ -347,7 +337,7 @@ td_status td_submit(td_group *group, td_collective *c, double timeout, td_work *
         }
     }
     pthread_mutex_unlock(&q->lock);
-    return work_hand_over(work, handle);
+    return td_work_hand_over(work, handle);
 }
 
 void td_engine_acquire(td_group *group)

@@ -77,6 +77,9 @@ td_work *td_work_take(td_group *group, const td_collective *c, double timeout);
 td_work *td_work_of_device(td_group *group, const td_collective *c, struct td_device_engine *engine,
                            uint64_t ticket);
 
+/* To the caller, who waits at once if there is no place for the handle. */
+td_status td_work_hand_over(td_work *work, td_work **handle);
+
 /* Waits until no thread drives the engine. No thread drives it until td_engine_release. */
 void td_engine_acquire(td_group *group);
 void td_engine_release(td_group *group);

@@ -31,6 +31,15 @@ td_work *td_work_take(td_group *group, const td_collective *c, double timeout)
     return work;
 }
 
+td_status td_work_hand_over(td_work *work, td_work **handle)
+{
+    if (handle == NULL) {
+        return td_work_wait(work, 0);
+    }
+    *handle = work;
+    return TD_OK;
+}
+
 static void work_give(td_queue *q, td_work *work)
 {
     work->next = q->unused;

@@ -47,8 +47,7 @@ typedef struct whole {
     int nodes;                      /* of a rank, at most, when its leaves are done */
     bool pairs;                     /* td_all_reduce adds them */
     whole_trade *trades;            /* of each unit */
-    int room;
-    int64_t grain; /* elements: units travel in multiples of this */
+    int64_t grain;                  /* elements: units travel in multiples of this */
 } whole;
 
 static whole *whole_of(const td_leaves *v)
@@ -281,12 +280,9 @@ static td_status send_sum(td_leaves *v, td_ddp_unit *u)
 
 static td_status make_trades(whole *w, int units)
 {
-    if (units > w->room) {
-        whole_trade *trades = realloc(w->trades, (size_t)units * sizeof *trades);
-        TD_CHECK(trades != NULL, TD_E_NOMEM, "td_leaves: no memory for %d units", units);
-        w->trades = trades;
-        w->room = units;
-    }
+    whole_trade *trades = realloc(w->trades, (size_t)units * sizeof *trades);
+    TD_CHECK(trades != NULL, TD_E_NOMEM, "td_leaves: no memory for %d units", units);
+    w->trades = trades;
     for (int k = 0; k < units; k++) {
         w->trades[k].count = -1;
     }

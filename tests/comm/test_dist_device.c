@@ -21,6 +21,13 @@
 
 #include <cmocka.h>
 
+/* Collectives of CPU memory go by way of copies, as a GPU's do without NCCL. */
+static void stage_all(td_group *group)
+{
+    group->staged = TD_CPU;
+    group->stages = true;
+}
+
 /* ---- through the group ---- */
 
 static void meet_alone(void)
@@ -38,7 +45,7 @@ static void test_ddp_schedule(void **state)
     meet_alone();
     td_device_engine *e = fake_engine_open(1);
     fake.copies = true;
-    td_device_engine_set(td_dist_world(), e);
+    td_dist_world()->device_engine = e;
     fake.quiet = true;
     td_manual_seed(1);
     td_module *net = td_nn_sequential(td_nn_linear(20, 30), td_nn_relu(), td_nn_linear(30, 5));
@@ -84,7 +91,7 @@ static void test_watchdog(void **state)
     meet_alone();
     td_group *group = td_dist_world();
     td_device_engine *e = fake_engine_open(1);
-    td_device_engine_set(group, e);
+    group->device_engine = e;
     td_tensor *t = td_zeros(TD_SHAPE(3), TD_F32, TD_CPU);
     td_work *work;
     group->timeout = 0.01;
@@ -106,7 +113,7 @@ static void test_a_wait_with_a_timeout(void **state)
     (void)state;
     meet_alone();
     td_group *group = td_dist_world();
-    td_device_engine_set(group, fake_engine_open(1));
+    group->device_engine = fake_engine_open(1);
     td_tensor *t = td_zeros(TD_SHAPE(3), TD_F32, TD_CPU);
     td_work *work;
     fake.reached = true;
@@ -132,7 +139,7 @@ static int staged_rank(int rank, int size, void *arg)
     (void)arg;
     procs_init(rank, size, 20);
     td_group *group = td_dist_world();
-    td_device_stage(group, TD_CPU);
+    stage_all(group);
     double value = rank + 1;
     td_tensor *t = td_full(TD_SHAPE(1000), value, TD_F32, TD_CPU);
     td_tensor *u = td_full(TD_SHAPE(10), value, TD_F64, TD_CPU);
@@ -198,7 +205,7 @@ static int waiting_rank(int rank, int size, void *arg)
     (void)arg;
     procs_init(rank, size, 60);
     td_group *group = td_dist_world();
-    td_device_stage(group, TD_CPU);
+    stage_all(group);
     td_tensor *late = td_full(TD_SHAPE(5), rank, TD_F32, TD_CPU);
     td_tensor *t = td_full(TD_SHAPE(5), rank + 1, TD_F32, TD_CPU);
     if (rank == 0) {
@@ -234,7 +241,7 @@ static int late_rank(int rank, int size, void *arg)
     (void)arg;
     procs_init(rank, size, 60);
     td_group *group = td_dist_world();
-    td_device_stage(group, TD_CPU);
+    stage_all(group);
     td_tensor *t = td_full(TD_SHAPE(5), rank, TD_F32, TD_CPU);
     if (rank == 0) {
         td_work *work;
@@ -264,7 +271,7 @@ static int careless_rank(int rank, int size, void *arg)
     (void)arg;
     procs_init(rank, size, 60);
     td_group *group = td_dist_world();
-    td_device_stage(group, TD_CPU);
+    stage_all(group);
     td_tensor *t[3];
     td_work *works[3];
     for (int i = 0; i < 3; i++) {

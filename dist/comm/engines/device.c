@@ -154,7 +154,8 @@ static td_status choose(td_group *group, td_device device, const candidate *all)
                 "cannot be used: %s\n",
                 obstacle);
     }
-    td_device_stage(group, device);
+    group->staged = device;
+    group->stages = true;
     return TD_OK;
 }
 
@@ -227,11 +228,7 @@ td_status td_device_submit(td_group *group, td_collective *c, td_device device, 
             return td_group_fail(group, status);
         }
     }
-    if (handle == NULL) {
-        return td_work_wait(work, 0);
-    }
-    *handle = work;
-    return TD_OK;
+    return td_work_hand_over(work, handle);
 }
 
 td_status td_device_join_all(td_group *group)
@@ -268,17 +265,6 @@ td_status td_device_await(td_group *group, td_device_engine *engine, uint64_t ti
         status = td_group_check(group);
     }
     return status;
-}
-
-void td_device_engine_set(td_group *group, td_device_engine *engine)
-{
-    group->device_engine = engine;
-}
-
-void td_device_stage(td_group *group, td_device device)
-{
-    group->staged = device;
-    group->stages = true;
 }
 
 /* ---- the watchdog's part ---- */
