@@ -31,7 +31,7 @@ PLAN = [
     ("nn/models", 1310, 1375, "a GPT is a chain with a head of its own, holds bf16 weights, and writes from stages and slices"),
     ("nn/models/zoo", 535),
     ("nn/models/files", 170, 625, "GPT files of other programs, read and written; to be cut"),
-    ("nn/extra", 2030, 2275, "low-rank adapters"),
+    ("nn/extra", 2030, 2310, "low-rank adapters, also of a model in stages and slices"),
     ("nn/io", 2380, 2515, "a model may be on several stages, cut into slices and windows, and its file is one"),
     ("nn/onnx", 1145),
     ("nn/optim", 880, 890, "schedules and clipping over stages and slices"),

@@ -195,7 +195,7 @@ static int cut_owners(td_pipe *p, const td_tensor *t, unsigned char *has)
         stages += uses;
         *it = *it || uses;
     }
-    p->ties.several = p->ties.several || stages > 1;
+    p->ties.several = p->ties.several || (stages > 1 && td_is_leaf(t));
     return owners;
 }
 
@@ -242,7 +242,7 @@ static td_status cut_place(td_pipe *p, const td_named_tensor *item, unsigned cha
     }
     TD_CHECK(owners != 0, TD_E_ARG, "td_pipeline: no link of the model's chain uses '%s'",
              item->name);
-    TD_TRY(owners > 1 ? cut_share(p, t, has) : TD_OK);
+    TD_TRY(owners > 1 && td_is_leaf(t) ? cut_share(p, t, has) : TD_OK);
     return has[p->rank] ? td_parameter_draw(t) : cut_away(t);
 }
 

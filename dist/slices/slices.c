@@ -68,7 +68,8 @@ static void require_fit(const slices_plan *p, const td_module *m, const td_tp_ru
     const td_tensor *w = m->tensor_count > 0 ? m->tensors[0].tensor : NULL;
     bool words = rule->style == TD_TP_VOCAB, indices = m->type->takes_indices;
     bool bias = m->tensor_count == 2 && m->tensors[1].tensor->ndim == 1;
-    bool fits = m->child_count == 0 && (w == NULL || w->ndim == 2) &&
+    bool alone = m->child_count == 0 || td_is_linear(m); /* whose child is an adapter (td_lora) */
+    bool fits = alone && (w == NULL || w->ndim == 2) &&
                 (words ? m->tensor_count <= 1 && (indices || m->type->forward2 != NULL)
                        : w != NULL && !indices && (m->tensor_count == 1 || bias));
     TD_REQUIRE(fits, p->at, "td_tensor_parallel: '%s', which rule \"%s\" matches, is no %s",

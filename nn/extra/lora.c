@@ -4,6 +4,7 @@
 #include "autograd/tape.h"
 #include "nn/internal.h"
 #include "nn/io/checkpoint.h"
+#include "nn/io/records.h"
 #include "nn/io/safetensors.h"
 #include "nn/params.h"
 #include "tensor/part.h"
@@ -16,33 +17,26 @@
 /* ---- an adapter ---- */
 
 typedef struct lora_state {
-    td_tensor *a, *b;
+    td_module *a, *b;
     double alpha, scale; /* scale: alpha / rank */
 } lora_state;
 
 static td_tensor *lora_forward(td_module *self, td_tensor *x, td_site at)
 {
     const lora_state *s = self->state;
-    td_tensor *narrow = td_mul_scalar_at(td_linear_at(x, s->a, NULL, at), s->scale, at);
-    return td_linear_at(narrow, s->b, NULL, at);
+    return td_forward_at(s->b, td_mul_scalar_at(td_forward_at(s->a, x, at), s->scale, at), at);
 }
 
 static void lora_describe(const td_module *self, char *text, size_t size)
 {
     const lora_state *s = self->state;
-    td_snprintf(text, size, "rank %lld, alpha %g", (long long)s->a->shape[0], s->alpha);
-}
-
-static int64_t lora_multiply_adds(const td_module *self, td_shape in, td_shape out)
-{
-    const lora_state *s = self->state;
-    return (td_shape_numel(in) + td_shape_numel(out)) * s->a->shape[0];
+    const td_tensor *a = s->a->tensors[0].tensor;
+    td_snprintf(text, size, "rank %lld, alpha %g", (long long)a->shape[0], s->alpha);
 }
 
 static const td_module_type lora_type = { .name = "LoRA",
                                           .forward = lora_forward,
-                                          .describe = lora_describe,
-                                          .multiply_adds = lora_multiply_adds };
+                                          .describe = lora_describe };
 
 /* The adapter of a layer, its last child; NULL: it has none. */
 static td_module *lora_of(const td_module *m)
@@ -63,13 +57,10 @@ static td_module *lora_new(const td_module *layer, int64_t rank, double alpha)
     const td_tensor *weight = layer->tensors[0].tensor;
     td_module *m = td_module_new(&lora_type, sizeof(lora_state));
     lora_state s = { .alpha = alpha, .scale = alpha / (double)rank };
-    td_shape in = TD_SHAPE(rank, weight->shape[1]), out = TD_SHAPE(weight->shape[0], rank);
-    s.a = td_module_new_parameter(m, "A", in, TD_ROW_MAJOR);
-    s.b = td_module_new_parameter(m, "B", out, TD_ROW_MAJOR);
-    if (s.a != NULL && s.b != NULL) {
-        td_init_kaiming_uniform_(s.a);
-        td_fill_(s.b, 0.0);
-    }
+    s.a = td_module_add(m, "A", td_nn_linear(weight->shape[1], rank, .no_bias = true));
+    bool blank = td_init_blank(true);
+    s.b = td_module_add(m, "B", td_nn_linear(rank, weight->shape[0], .no_bias = true));
+    td_init_blank(blank);
     m = td_module_finish_with(m, &s);
     if (m != NULL && td_module_to(m, layer->device, layer->dtype) != TD_OK) {
         td_module_free(m);
@@ -103,7 +94,9 @@ typedef struct lora_visit {
 static void lora_visit_layer(td_module *m, const char *path, void *user)
 {
     lora_visit *v = user;
-    if (v->status != TD_OK || !td_is_linear(m) || fnmatch(v->pattern, path, 0) != 0) {
+    const td_module *parent = td_node_of(m)->parent;
+    bool adapts = parent != NULL && parent->type == &lora_type;
+    if (v->status != TD_OK || !td_is_linear(m) || adapts || fnmatch(v->pattern, path, 0) != 0) {
         return;
     }
     v->matched++;
@@ -164,6 +157,7 @@ int td_lora_at(td_module *net, td_lora_options options, td_site at)
 static const char lora_alpha[] = "lora.alpha";
 
 typedef struct lora_file {
+    const td_module *net;
     const td_safetensors *from;    /* what is read */
     td_safetensors_entry *entries; /* or what is written: names and data are its own */
     int count;                     /* tensors so far */
@@ -176,34 +170,70 @@ static char *lora_name(const char *path, int i)
     return td_format("base_model.model.%s.lora_%c.weight", path, "AB"[i]);
 }
 
+static td_tensor *lora_tensor(const td_module *adapter, int i)
+{
+    return adapter->children[i]->tensors[0].tensor;
+}
+
+/* The whole of t, of which ranks may have slices, or one stage all. NULL with td_last_error() on
+ * all ranks. */
+static td_tensor *lora_collect(const td_module *net, const td_tensor *t)
+{
+    const td_slicing *slicing = td_node_of(net)->slicing;
+    const td_staging *stages = td_node_of(net)->staging;
+    const td_cut *cut = slicing != NULL ? slicing->type->of(slicing, t) : NULL;
+    int owner = stages != NULL ? stages->owners[td_staging_place(stages, t)] : 0;
+    td_tensor *whole = td_new(cut != NULL ? slicing->type->whole(slicing, cut) : td_shape_of(t),
+                              t->dtype, td_device_of(t));
+    td_status status = td_records_agree_all(net, NULL, whole != NULL ? TD_OK : TD_E_NOMEM);
+    if (status == TD_OK && (stages == NULL || stages->rank == owner)) {
+        status = cut != NULL ? slicing->type->gather(slicing, cut, t, whole) : TD_OK;
+        if (cut == NULL) {
+            td_copy_(whole, t);
+        }
+    }
+    status =
+        status == TD_OK && stages != NULL ? stages->broadcast(whole, owner, stages->user) : status;
+    if (status != TD_OK) {
+        td_free(whole);
+        return NULL;
+    }
+    return whole;
+}
+
 static void lora_list_layer(td_module *m, const char *path, void *user)
 {
     lora_file *f = user;
     const td_module *adapter = lora_of(m);
     for (int i = 0; adapter != NULL && f->status == TD_OK && i < 2; i++) {
-        const td_tensor *t = adapter->tensors[i].tensor;
-        size_t bytes = (size_t)td_numel(t) * sizeof(float);
+        td_tensor *whole = lora_collect(f->net, lora_tensor(adapter, i));
+        size_t bytes = whole != NULL ? (size_t)td_numel(whole) * sizeof(float) : 0;
         char *name = lora_name(path, i);
-        float *values = malloc(bytes);
+        float *values = malloc(bytes + 1);
+        bool room = whole != NULL && name != NULL && values != NULL;
         f->entries[f->count++] =
-            (td_safetensors_entry){ name, TD_F32, td_shape_of(t), values, bytes };
+            (td_safetensors_entry){ name, TD_F32, whole != NULL ? td_shape_of(whole) : TD_SCALAR,
+                                    values, bytes };
         f->alpha = ((const lora_state *)adapter->state)->alpha;
-        if (name != NULL && values != NULL) {
-            td_read(t, values, TD_F32);
+        f->status = td_records_agree_all(f->net, NULL, room ? TD_OK : TD_E_NOMEM);
+        if (f->status == TD_OK) {
+            td_read(whole, values, TD_F32);
         } else {
-            f->status = td_fail(TD_E_NOMEM, "no memory to save the adapter of '%s'", path);
+            f->status = td_fail_context(f->status, "saving the adapter of '%s'", path);
         }
+        td_free(whole);
     }
 }
 
 td_status td_lora_save(const char *path, const td_module *net)
 {
     td_state_list all = td_module_state(net); /* it has more tensors than the adapters */
-    lora_file f = { .entries = calloc((size_t)(all.count + 1), sizeof *f.entries) };
+    lora_file f = { .net = net, .entries = calloc((size_t)(all.count + 1), sizeof *f.entries) };
     char alpha[32];
-    if (all.count < 0 || f.entries == NULL) {
-        f.status = td_fail(TD_E_NOMEM, "no memory to save '%s'", path);
-    } else {
+    bool room = all.count >= 0 && f.entries != NULL;
+    f.status = td_records_agree_all(
+        net, NULL, room ? TD_OK : td_fail(TD_E_NOMEM, "no memory to save '%s'", path));
+    if (f.status == TD_OK) {
         td_module_each((td_module *)(uintptr_t)net, lora_list_layer, &f);
     }
     if (f.status == TD_OK && f.count == 0) {
@@ -212,7 +242,10 @@ td_status td_lora_save(const char *path, const td_module *net)
     if (f.status == TD_OK) {
         td_snprintf(alpha, sizeof alpha, "%.17g", f.alpha);
         td_metadata metadata[] = { { "format", "pt" }, { lora_alpha, alpha } };
-        f.status = td_safetensors_write(path, f.entries, f.count, metadata, 2);
+        bool writes = (td_node_of(net)->slicing == NULL || td_node_of(net)->slicing->rank == 0) &&
+                      (td_node_of(net)->staging == NULL || td_node_of(net)->staging->rank == 0);
+        f.status = writes ? td_safetensors_write(path, f.entries, f.count, metadata, 2) : TD_OK;
+        f.status = td_records_agree_all(net, NULL, f.status);
     }
     while (f.count-- > 0) {
         free((char *)(uintptr_t)f.entries[f.count].name);
@@ -254,7 +287,7 @@ static void lora_read_layer(td_module *m, const char *path, void *user)
             f->status = lora_add(m, e->shape.ndim == 2 ? e->shape.dim[0] : 0, f->alpha);
         }
         if (f->status == TD_OK) {
-            f->status = lora_read(f->from, e, lora_of(m)->tensors[i].tensor);
+            f->status = lora_read(f->from, e, lora_tensor(lora_of(m), i));
             f->count++;
         }
     }
@@ -290,12 +323,12 @@ static void lora_merge_layer(td_module *m, const char *path, void *user)
     if (adapter == NULL) {
         return;
     }
-    const lora_state *s = adapter->state;
-    td_tensor *weight = m->tensors[0].tensor;
+    double scale = ((const lora_state *)adapter->state)->scale;
+    td_tensor *weight = m->tensors[0].tensor, *a = lora_tensor(adapter, 0);
     TD_STEP {
         td_no_grad_begin();
-        td_tensor *change = td_linear(s->b, td_transpose(s->a, 0, 1), NULL);
-        td_copy_(weight, td_add(weight, td_mul_scalar(change, s->scale)));
+        td_tensor *change = td_linear(lora_tensor(adapter, 1), td_transpose(a, 0, 1), NULL);
+        td_copy_(weight, td_add(weight, td_mul_scalar(change, scale)));
         td_no_grad_end();
     }
     td_module_unsurround(m, lora_run, NULL);

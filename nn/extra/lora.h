@@ -17,7 +17,8 @@ TD_BEGIN_C
  *     y = x w^T + b + alpha / rank (x A^T) B^T        A [rank,in], B [out,rank]
  *
  * A is drawn as a linear layer's weight, from the default generator, and B is 0: net computes what
- * it did before. The adapters are parameters "PATH.lora.A" and "PATH.lora.B", and are trained.
+ * it did before. The adapters are parameters "PATH.lora.A.weight" and "PATH.lora.B.weight", and are
+ * trained.
  * Returns the number of adapters. Negative with td_last_error(): TD_E_ARG: rank is below 1 or
  * larger than a layer; a pattern that no linear layer's path matches. TD_E_NOMEM: free net, which
  * may have some of its adapters. It is a mistake of the program if td_parameters was called on net,
@@ -31,7 +32,8 @@ typedef struct td_lora_options {
 int td_lora_at(td_module *net, td_lora_options options, td_site at);
 
 /* Writes the adapters of net, and alpha, as a safetensors file with the names of PEFT:
- * "base_model.model.PATH.lora_A.weight". TD_E_ARG: net has none; td_save's errors. */
+ * "base_model.model.PATH.lora_A.weight". Of a model in stages or slices all ranks that hold it call
+ * td_lora_save, and the first one writes. TD_E_ARG: net has none; td_save's errors. */
 td_status td_lora_save(const char *path, const td_module *net);
 /* Gives net the adapters of a file, as td_lora does, with their values. TD_E_FORMAT, TD_E_MISMATCH:
  * the file is of something else, or of adapters for another model; net then has to be freed.

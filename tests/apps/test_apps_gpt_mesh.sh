@@ -63,6 +63,32 @@ lines | tail -n 1 >many
 tail -n 1 one >last
 same 'to the same fingerprint' last many
 
+# Adapters of a trained model, whose weights stay: those of one process, also saved alone.
+lora=(timeout 100 "$gpt" --data text.txt --epochs 2 --epoch-steps 3 --batch-size 4 --slices 4 --ema 0.9 --lora 2
+    --lora-layers '*' --sample-every 3 --length 24)
+works 'adapters' "${lora[@]}" --init one_model.st --micro 2 --save-model one_adapters.st
+grep -a '^adapters\|^validation\|^fingerprint' out >one
+samples >one_sample
+for mesh in 2:tp=2 4:pp=2,tp=2; do
+    works "adapters on $mesh" "${lora[@]}" --init one_model.st --micro 2 --spawn "${mesh%:*}" --mesh "${mesh#*:}" \
+        --save-model many_adapters.st --schedule zb
+    grep -a '^adapters\|^validation\|^fingerprint' out >many
+    samples >many_sample
+    same 'their validations and their fingerprint' one many
+    same 'their samples' one_sample many_sample
+    same 'their file' one_adapters.st many_adapters.st
+done
+works 'a tied model' "${leaves[@]}" --save-model tied.st
+works 'its adapters' "${lora[@]}" --init tied.st --leaves 4
+lines | tail -n 1 >one
+works 'its adapters on eight' "${lora[@]}" --init tied.st --leaves 4 --spawn 8 --mesh pp=2,dp=2,tp=2 --shard optimizer \
+    --schedule zb --save-every 0 --save-every-steps 4 --save part.st
+lines | tail -n 1 >many
+same 'their fingerprint' one many
+works 'and they go on' "${lora[@]}" --leaves 4 --spawn 2 --mesh pp=2 --resume part.st --save rest.st
+lines | tail -n 1 >many
+same 'to the same fingerprint' one many
+
 # Of two nodes one goes away. The other's four processes start again with one replica (dp=*), and go on.
 three_d() { # three_d TDRUN-OPTION... -- OPTION...
     local options=()

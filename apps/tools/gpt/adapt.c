@@ -8,29 +8,35 @@ static bool gpt_adapts(const gpt_run *g)
     return g->lora.rank > 0 || g->lora.adapter != NULL;
 }
 
-td_status gpt_adapt(const gpt_run *g, td_module *gpt)
+static void gpt_count_trained(td_module *m, const char *path, void *user)
 {
-    const gpt_lora *l = &g->lora;
+    (void)path;
+    for (int i = 0; i < m->tensor_count; i++) {
+        const td_tensor *t = m->tensors[i].tensor;
+        *(int64_t *)user += td_is_leaf(t) ? td_numel(t) : 0;
+    }
+}
+
+td_status gpt_adapt(gpt_run *g, td_module *gpt)
+{
+    gpt_lora *l = &g->lora;
     TD_CHECK(!gpt_adapts(g) || g->init != NULL, TD_E_ARG,
              "--lora and --adapter need --init FILE, the model to adapt");
     if (l->adapter != NULL) {
-        return td_lora_load(l->adapter, gpt);
+        TD_TRY(td_lora_load(l->adapter, gpt));
+    } else if (l->rank > 0) {
+        int made = td_lora(gpt, .rank = l->rank, .alpha = l->alpha, .layers = l->layers);
+        TD_TRY(made < 0 ? td_fail_context((td_status)made, "--lora, --lora-layers") : TD_OK);
     }
-    int made =
-        l->rank > 0 ? td_lora(gpt, .rank = l->rank, .alpha = l->alpha, .layers = l->layers) : 0;
-    return made < 0 ? td_fail_context((td_status)made, "--lora, --lora-layers") : TD_OK;
+    l->trained = 0;
+    td_module_each(gpt, gpt_count_trained, &l->trained);
+    return TD_OK;
 }
 
 void gpt_adapt_tell(const gpt_run *g)
 {
-    const td_params *params = td_parameters(g->base.net);
-    int64_t trained = 0;
-    for (int i = 0; i < td_params_count(params); i++) {
-        const td_param *p = td_params_get(params, i);
-        trained += td_is_leaf(p->tensor) ? p->count : 0;
-    }
     if (gpt_adapts(g)) {
-        td_printf_rank0("adapters: %" PRId64 " parameters are trained\n", trained);
+        td_printf_rank0("adapters: %" PRId64 " parameters are trained\n", g->lora.trained);
     }
 }
 
@@ -41,8 +47,9 @@ td_status gpt_save_model(train_run *r, const char *path)
         return notes_save_model(&r->notes, path, r->net, r->made.ema);
     }
     notes_swap(r->made.ema);
-    td_status status = td_unshard(r->net); /* all ranks that have a part are here */
-    status = status == TD_OK && ranks_first() ? td_lora_save(path, g->gpt) : status;
+    td_status status = td_unshard(r->net);   /* all ranks that have a part are here */
+    bool saves = train_readers(r).rank == 0; /* the first replica */
+    status = status == TD_OK && saves ? td_lora_save(path, g->gpt) : status;
     td_reshard(r->net);
     notes_swap(r->made.ema);
     return status;

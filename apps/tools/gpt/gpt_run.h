@@ -16,6 +16,7 @@ typedef struct gpt_lora {
     double alpha;
     const char *layers, *adapter;
     const char *merge; /* where the model with its adapters merged goes */
+    int64_t trained;   /* parameters of the adapters */
 } gpt_lora;
 
 typedef struct gpt_run {
@@ -46,7 +47,7 @@ td_status gpt_cut(gpt_run *g);
 
 /* adapt.c: gives a model the adapters of the options, if any; tells their number; writes the
  * trained model, or its adapters alone; writes g->gpt, which has adapters, as an ordinary model. */
-td_status gpt_adapt(const gpt_run *g, td_module *gpt);
+td_status gpt_adapt(gpt_run *g, td_module *gpt);
 void gpt_adapt_tell(const gpt_run *g);
 td_status gpt_save_model(train_run *r, const char *path);
 td_status gpt_merge(gpt_run *g);
