@@ -31,9 +31,9 @@ static void lay_out(td_gemm_desc *d, bool transpose_a, bool transpose_b)
     d->b_row = transpose_b ? 1 : d->n;
     d->b_col = transpose_b ? d->k : 1;
     d->c_row = d->n;
-    d->a_batch = d->m * d->k;
-    d->b_batch = d->k * d->n;
-    d->c_batch = d->m * d->n;
+    d->batch.a = d->m * d->k;
+    d->batch.b = d->k * d->n;
+    d->batch.c = d->m * d->n;
 }
 
 static td_gemm_desc random_shape(uint64_t *seed)
@@ -44,9 +44,9 @@ static td_gemm_desc random_shape(uint64_t *seed)
         d.m = sweep_pick(seed, 1, 2048);
         d.n = sweep_pick(seed, 1, 2048);
         d.k = sweep_pick(seed, 1, 2048);
-        d.batch = sweep_random(seed) < 0.75 ? 1 : sweep_pick(seed, 2, 64);
-        work = 2 * (double)d.m * (double)d.n * (double)d.k * (double)d.batch;
-        elements = (double)d.batch * (double)(d.m * d.k + d.k * d.n + d.m * d.n);
+        d.batch.count = sweep_random(seed) < 0.75 ? 1 : sweep_pick(seed, 2, 64);
+        work = 2 * (double)d.m * (double)d.n * (double)d.k * (double)d.batch.count;
+        elements = (double)d.batch.count * (double)(d.m * d.k + d.k * d.n + d.m * d.n);
     } while (work > MAX_FLOPS || work < 1e4 || elements > MAX_ELEMENTS);
     lay_out(&d, sweep_random(seed) < 0.4, sweep_random(seed) < 0.4);
     return d;
@@ -57,17 +57,17 @@ static double largest_error(const td_gemm_desc *d, uint64_t *seed)
     const float *a = d->a, *b = d->b, *c = d->c;
     double worst = 0;
     for (int i = 0; i < CHECKS; i++) {
-        int64_t t = (int64_t)(sweep_random(seed) * (double)d->batch);
+        int64_t t = (int64_t)(sweep_random(seed) * (double)d->batch.count);
         int64_t row = (int64_t)(sweep_random(seed) * (double)d->m);
         int64_t column = (int64_t)(sweep_random(seed) * (double)d->n);
         double sum = 0, scale = 0;
         for (int64_t k = 0; k < d->k; k++) {
-            double term = (double)a[t * d->a_batch + row * d->a_row + k * d->a_col] *
-                          (double)b[t * d->b_batch + k * d->b_row + column * d->b_col];
+            double term = (double)a[t * d->batch.a + row * d->a_row + k * d->a_col] *
+                          (double)b[t * d->batch.b + k * d->b_row + column * d->b_col];
             sum += term;
             scale += fabs(term);
         }
-        double error = fabs(c[t * d->c_batch + row * d->c_row + column] - sum) / scale;
+        double error = fabs(c[t * d->batch.c + row * d->c_row + column] - sum) / scale;
         worst = error <= worst ? worst : error; /* NaN stays */
     }
     return worst;
@@ -81,16 +81,17 @@ static void run_gemm(void *user)
 
 static sweep_row measure(td_gemm_desc d, td_pool *pool, double ms, uint64_t seed)
 {
-    sweep_row row = { .flops = 2 * (double)(d.m * d.n) * (double)(d.k * d.batch) };
-    float *a = sweep_make(d.batch * d.a_batch, &seed), *b = sweep_make(d.batch * d.b_batch, &seed);
-    float *c = sweep_make(d.batch * d.c_batch, &seed);
+    sweep_row row = { .flops = 2 * (double)(d.m * d.n) * (double)(d.k * d.batch.count) };
+    float *a = sweep_make(d.batch.count * d.batch.a, &seed),
+          *b = sweep_make(d.batch.count * d.batch.b, &seed);
+    float *c = sweep_make(d.batch.count * d.batch.c, &seed);
     d.a = a;
     d.b = b;
     d.c = c;
     job j = { d, pool, sweep_make((int64_t)td_gemm_workspace(&d) / 4 + 1, &seed) };
-    snprintf(row.name, sizeof row.name, "%lld x (m%lld n%lld k%lld) A%s B%s", (long long)d.batch,
-             (long long)d.m, (long long)d.n, (long long)d.k, d.a_col == 1 ? "" : "^T",
-             d.b_col == 1 ? "" : "^T");
+    snprintf(row.name, sizeof row.name, "%lld x (m%lld n%lld k%lld) A%s B%s",
+             (long long)d.batch.count, (long long)d.m, (long long)d.n, (long long)d.k,
+             d.a_col == 1 ? "" : "^T", d.b_col == 1 ? "" : "^T");
     onednn *peer = onednn_gemm(&d);
     sweep_measure(&row, ms, run_gemm, &j, peer);
     row.error = largest_error(&d, &seed);

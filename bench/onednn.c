@@ -203,11 +203,11 @@ onednn *onednn_conv(const td_conv2d_desc *desc, td_conv2d_pass pass)
 
 onednn *onednn_gemm(const td_gemm_desc *d)
 {
-    const dnnl_dims_t a = { d->batch, d->m, d->k }, b = { d->batch, d->k, d->n };
-    const dnnl_dims_t c = { d->batch, d->m, d->n };
-    const dnnl_dims_t a_strides = { d->a_batch, d->a_row, d->a_col };
-    const dnnl_dims_t b_strides = { d->b_batch, d->b_row, d->b_col };
-    const dnnl_dims_t c_strides = { d->c_batch, d->c_row, 1 };
+    const dnnl_dims_t a = { d->batch.count, d->m, d->k }, b = { d->batch.count, d->k, d->n };
+    const dnnl_dims_t c = { d->batch.count, d->m, d->n };
+    const dnnl_dims_t a_strides = { d->batch.a, d->a_row, d->a_col };
+    const dnnl_dims_t b_strides = { d->batch.b, d->b_row, d->b_col };
+    const dnnl_dims_t c_strides = { d->batch.c, d->c_row, 1 };
     static const int arguments[] = { DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST };
     dnnl_memory_desc_t md_a, md_b, md_c;
     dnnl_matmul_desc_t op;

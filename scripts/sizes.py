@@ -4,7 +4,7 @@
 usage: sizes.py [COMMIT]     (without one: where this branch left main, or the commit before the last)
 
 Exits with 1 if a folder is larger than its plan, has no plan, or a file, a function, a struct or a lesson is longer
-than the rules of CONTRIBUTING.md allow. What was there before the rules is listed below, and may only shrink.
+than the rules of CONTRIBUTING.md allow.
 """
 import io
 import os
@@ -20,7 +20,7 @@ from collections import defaultdict
 PLAN = [
     ("tensor", 3410, 3455, "a thread of many reserves its share of addresses; ranks that are threads end as one"),
     ("tensor/kernels", 900),
-    ("tensor/cpu", 12255),
+    ("tensor/cpu", 12290),
     ("tensor/cuda", 8300),
     ("tensor/*", 3360, 3745, "replacing files safely (system/) is twice what it was; a file in memory; kinds of files, names in the environment; texts and linked lists of dist"),
     ("autograd", 1610, 1640, "backward in two halves, without which a pipeline has bubbles; results are observed"),
@@ -67,11 +67,6 @@ LONG_FILE, LONG_FUNCTION, LONG_STRUCT = 500, 60, 20
 # A lesson is one program to be read from above to below: 200 lines of code, in functions of up to 120 lines.
 LESSON_PLAN, LESSON_FUNCTION = 200, 120
 TOOLS_IN_APPS = {"apps/cifar_resnet18.c"}
-# Structs with more than LONG_STRUCT fields from before the rule, with the fields that they may have.
-LONG_STRUCTS = {
-    "td_optim_slice": 23, "td_apply_plan": 26, "td_bf16_reduce": 32, "td_reduce_plan": 25,
-    "td_gemm_desc": 22,
-}
 ROOMS = ["tensor", "autograd", "nn", "data", "dist", "apps"]
 BESIDE = ["tests", "bench", "examples"]
 ENDINGS = (".c", ".h", ".inc", ".def", ".cu", ".cuh", ".cc")
@@ -258,18 +253,9 @@ def check_files(wrong):
                 if lines > most:
                     wrong.append(f"{path}: {name} has {lines} lines; a function has up to {most}")
             for name, fields in structs(text):
-                most = LONG_STRUCTS.get(name, LONG_STRUCT)
-                if fields > most:
-                    wrong.append(f"{path}: {name} has {fields} fields; a struct has up to {most}")
+                if fields > LONG_STRUCT:
+                    wrong.append(f"{path}: {name} has {fields} fields; a struct has up to {LONG_STRUCT}")
     return today, lessons
-
-
-def print_shorter():
-    """The structs of LONG_STRUCTS that have become shorter, so that the list can, too."""
-    found = {name: n for room in ROOMS for path, text in sources(room) for name, n in structs(text)}
-    for struct, most in LONG_STRUCTS.items():
-        if found.get(struct, 0) < most:
-            print(f"{struct} has {found.get(struct, 0)} fields: lower the {most} in LONG_STRUCTS (scripts/sizes.py)")
 
 
 def main():
@@ -309,7 +295,6 @@ def main():
         wrong.append(f"tandem.h reaches {single} public functions; their limit is {PUBLIC_LIMIT}")
     print(f"lessons, lines of code (up to {LESSON_PLAN}): "
           + ", ".join(f"{os.path.basename(path)} {n}" for path, n in lessons))
-    print_shorter()
     for text in wrong:
         print("FAIL  " + text)
     return 1 if wrong else 0

@@ -141,7 +141,7 @@ static void ema_fill_slices(void *user, void *numbers)
     bool captured = slices != e->of.slices;
     for (int i = 0; i < count && captured; i++) {
         td_skips_ask(&e->skips, e->of.params, &slices[i], updates + 1);
-        slices[i].average = e->options.warmup ? e->options.decay : 0.0;
+        slices[i].device.average = e->options.warmup ? e->options.decay : 0.0;
     }
     e->skips.counted = e->skips.counted || captured;
     e->skips.begun = true;

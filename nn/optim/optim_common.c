@@ -101,7 +101,7 @@ static bool continues(const td_optim_slice *a, const td_optim_slice *b, int64_t 
     int64_t end = (a->begin + a->count + unit - 1) / unit * unit;
     return end == b->begin && a->to_values == b->to_values && a->to_grads == b->to_grads &&
            a->first == b->first && a->lr == b->lr && a->weight_decay == b->weight_decay &&
-           a->momentum == b->momentum && a->step == b->step && a->key == b->key;
+           a->momentum == b->momentum && a->step == b->step && a->rounding.key == b->rounding.key;
 }
 
 const td_optim_group_settings *td_optim_settings(const td_optim *optim, int i)
@@ -124,8 +124,8 @@ static td_optim_slice slice_of(const td_optim *o, int i, bool captured)
     };
     o->kind->fill(o, i, &slice);
     if (o->kind->packed != TD_F32) {
-        slice.key = td_philox_mixed_key((td_philox_key){ .stream = (uint64_t)i });
-        slice.element = here.begin - td_params_get(o->params, i)->begin;
+        slice.rounding.key = td_philox_mixed_key((td_philox_key){ .stream = (uint64_t)i });
+        slice.rounding.element = here.begin - td_params_get(o->params, i)->begin;
     }
     if (captured) {
         td_skips_ask(&o->skips, o->params, &slice, o->steps[i] + 1);

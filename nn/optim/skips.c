@@ -43,8 +43,8 @@ void td_skips_ask(const td_skips *s, const td_params *params, td_optim_slice *sl
 {
     td_tensor *scaling = td_params_training_of(params)->scaling;
     if (scaling != NULL) {
-        slice->scale = td_ptr(scaling);
-        slice->unseen = s->seen;
+        slice->device.scale = td_ptr(scaling);
+        slice->device.unseen = s->seen;
         slice->step = step;
     }
 }

@@ -118,7 +118,7 @@ static void apply_add_up(sum *s, bool all)
         product.count = find_terms(s, &at, product.b_row);
         if (p->problem->sharing > 0) {
             td_gemm_lanes lanes = p->lanes; /* the last group may have fewer channels */
-            lanes.window = (int)(product.n * p->from_channels / p->to_channels);
+            lanes.window = (int)(product.n * p->group.from_channels / p->group.to_channels);
             kernels->grouped(&product, &lanes);
         } else {
             kernels->block(&product);
@@ -131,7 +131,7 @@ static void apply_add_up(sum *s, bool all)
 
 static void add_tap(sum *s, int kh, int kw, int64_t apart)
 {
-    int64_t depth = s->plan->depth, most = s->plan->whole ? depth : TD_APPLY_DEPTH;
+    int64_t depth = s->plan->group.depth, most = s->plan->whole ? depth : TD_APPLY_DEPTH;
     piece *last = s->count > 0 ? &s->pieces[s->count - 1] : NULL;
     if (s->joins && last && last->kh == kh &&
         last->apart + last->count * apply_size_of(s->plan) == apart &&
@@ -167,7 +167,7 @@ static void apply_multiply(const td_apply_plan *p, const row_block *block, int64
     s.packs =
         !p->packed && td_apply_needs_packing(p) && (p->apply->backward || block->rows >= ONCE_ROWS);
     s.joins = !td_apply_needs_packing(p) && p->problem->groups == 1 &&
-              p->problem->w.dilation == 1 && p->from.column == p->depth * apply_size_of(p);
+              p->problem->w.dilation == 1 && p->from.column == p->group.depth * apply_size_of(p);
     s.most = p->whole ? MAX_DEPTH : TD_APPLY_DEPTH;
     s.count = 0;
     s.depth = 0;
@@ -264,7 +264,7 @@ static void task(void *ctx, int64_t task)
     const td_apply_plan *p = ctx;
     int64_t block, span;
     td_turn(&p->turns, task, &block, &span);
-    int64_t panel = span * p->span, end = td_min64(panel + p->span, p->all_panels);
+    int64_t panel = span * p->span, end = td_min64(panel + p->span, p->group.all_panels);
     if (p->by_taps) {
         apply_strip_task(p, block, panel, end);
     } else {
@@ -284,7 +284,8 @@ void td_conv_apply_run(td_pool *pool, const td_conv_apply *apply, td_conv_space 
         return;
     }
     const td_conv_taps *h = &p.classes.h.taps, *w = &p.classes.w.taps;
-    double weights = (double)(p.depth * p.to_channels * p.groups) * (double)(h->alive * w->alive);
+    double weights = (double)(p.group.depth * p.group.to_channels * p.group.count) *
+                     (double)(h->alive * w->alive);
     double rows = (double)(h->size * w->size) * (double)apply->problem->n;
     if (weights * (rows + (p.packed ? PACK_COST : 0)) < TD_GEMM_SERIAL_WORK) {
         pool = NULL;
@@ -292,7 +293,7 @@ void td_conv_apply_run(td_pool *pool, const td_conv_apply *apply, td_conv_space 
     if (p.packed) {
         td_apply_pack_ahead(pool, &p);
     }
-    int64_t spans = td_divide_up(p.all_panels, p.span);
+    int64_t spans = td_divide_up(p.group.all_panels, p.span);
     p.turns = td_conv_turns(apply->problem, h, w, p.blocks, spans, td_pool_threads(pool));
     td_pool_run(pool, p.blocks * spans, task, &p);
 }

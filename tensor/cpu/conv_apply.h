@@ -9,24 +9,29 @@ enum {
                              their weights stay in a cache */
 };
 
+/* A group of channels; groups that share a vector count as one. */
+typedef struct td_apply_group {
+    int64_t count;                      /* of groups */
+    int64_t depth;                      /* products in a tap */
+    int64_t source_channels;            /* from_channels are with their padding */
+    int64_t from_channels, to_channels; /* of a group */
+    int64_t panels, all_panels;         /* of a group, of all */
+} td_apply_group;
+
 typedef struct td_apply_plan {
     const td_conv_apply *apply;
     const td_conv_problem *problem;
     td_conv_classes classes;
-    td_conv_strides from, to;           /* bytes */
-    int64_t weight_size, to_size;       /* bytes of an element */
-    bool whole;                         /* sums are not cut, as each result is rounded once */
-    bool by_taps;                       /* tasks are strips of pixels, tap by tap */
-    int64_t strip_pixels;               /* of a strip */
-    int64_t blocks;                     /* of the result's rows: strips, or those of classes */
-    int64_t groups;                     /* groups that share a vector count as one */
-    int64_t depth;                      /* products in a tap */
-    int64_t source_channels;            /* of a group; from_channels are with their padding */
-    int64_t from_channels, to_channels; /* of a group */
-    int64_t panels;                     /* of a group */
-    int64_t width;                      /* columns of a packed panel */
-    int64_t all_panels, span;           /* of all groups; in a task */
-    int64_t beside;                     /* panels computed for one partial sum before the next */
+    td_conv_strides from, to;     /* bytes */
+    int64_t weight_size, to_size; /* bytes of an element */
+    bool whole;                   /* sums are not cut, as each result is rounded once */
+    bool by_taps;                 /* tasks are strips of pixels, tap by tap */
+    int64_t strip_pixels;         /* of a strip */
+    int64_t blocks;               /* of the result's rows: strips, or those of classes */
+    td_apply_group group;
+    int64_t width;       /* columns of a packed panel */
+    int64_t span;        /* panels in a task */
+    int64_t beside;      /* panels computed for one partial sum before the next */
     char *packed;        /* [panel][tap that meets anything][depth][width], or NULL */
     int64_t packed_low;  /* elements to the low parts of split weights, or 0 */
     td_gemm_lanes lanes; /* where groups share a vector */

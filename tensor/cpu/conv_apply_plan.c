@@ -44,7 +44,7 @@ static double cost_of_classes(const td_apply_plan *p)
 static double cost_of_strips(const td_apply_plan *p, int64_t strips)
 {
     const td_conv_problem *problem = p->problem;
-    double adding = 1 + ADD_COST / (double)td_min64(p->depth, TD_APPLY_DEPTH), cost = 0;
+    double adding = 1 + ADD_COST / (double)td_min64(p->group.depth, TD_APPLY_DEPTH), cost = 0;
     for (int kh = 0; kh < problem->h.kernel; kh++) {
         for (int kw = 0; kw < problem->w.kernel; kw++) {
             double met = (double)(td_conv_tap_meets(&problem->h, kh) * problem->n) *
@@ -60,17 +60,17 @@ static void apply_plan_set_groups(td_apply_plan *p)
     const td_conv_problem *problem = p->problem;
     bool back = p->apply->backward;
     int64_t together = problem->sharing > 0 ? problem->sharing : 1;
-    p->groups = td_divide_up(problem->groups, together);
-    p->source_channels = together * (back ? problem->oc : problem->ic);
-    p->depth = p->whole ? p->apply->mixed->depth : p->source_channels / together;
-    p->from_channels = together * p->depth;
-    p->to_channels = together * (back ? problem->ic : problem->oc);
-    p->panels = td_divide_up(p->to_channels, problem->kernels->panel);
-    p->all_panels = p->panels * p->groups;
-    p->width =
-        p->whole ? problem->kernels->panel : td_conv_panel_width(problem->kernels, p->to_channels);
+    p->group.count = td_divide_up(problem->groups, together);
+    p->group.source_channels = together * (back ? problem->oc : problem->ic);
+    p->group.depth = p->whole ? p->apply->mixed->depth : p->group.source_channels / together;
+    p->group.from_channels = together * p->group.depth;
+    p->group.to_channels = together * (back ? problem->ic : problem->oc);
+    p->group.panels = td_divide_up(p->group.to_channels, problem->kernels->panel);
+    p->group.all_panels = p->group.panels * p->group.count;
+    p->width = p->whole ? problem->kernels->panel
+                        : td_conv_panel_width(problem->kernels, p->group.to_channels);
     if (problem->sharing > 0) {
-        p->lanes = td_conv_groups_lanes(together, p->depth, p->to_channels / together);
+        p->lanes = td_conv_groups_lanes(together, p->group.depth, p->group.to_channels / together);
     }
 }
 
@@ -80,8 +80,8 @@ static int64_t rows_of_block(const td_apply_plan *p)
     const td_conv_problem *problem = p->problem;
     int64_t unit = problem->kernels->rows, rows = problem->n;
     rows *= p->classes.h.taps.size * p->classes.w.taps.size;
-    int64_t wanted = td_divide_up(WANTED_TASKS, p->all_panels);
-    bool is_short = p->depth * problem->h.kernel * problem->w.kernel <= SHORT_SUM;
+    int64_t wanted = td_divide_up(WANTED_TASKS, p->group.all_panels);
+    bool is_short = p->group.depth * problem->h.kernel * problem->w.kernel <= SHORT_SUM;
     bool wide = problem->kernels->panel > WIDE_PANEL;
     int64_t most = p->whole ? WHOLE_ROWS : is_short || wide ? MANY_ROWS : BLOCK_ROWS;
     return td_min64(td_divide_up(td_divide_up(rows, wanted), unit) * unit, most);
@@ -93,8 +93,8 @@ static bool writes_past(const td_apply_plan *p)
     int64_t size = (int64_t)p->problem->kernels->size;
     int64_t rows = p->classes.h.taps.size * p->classes.w.taps.size * p->problem->n;
     return !p->apply->accumulate && !p->by_taps && !p->whole && p->problem->sharing == 0 &&
-           p->to_channels * size % LINE == 0 && (uintptr_t)p->apply->result % LINE == 0 &&
-           rows * p->to_channels * p->groups * size >= PAST_BYTES;
+           p->group.to_channels * size % LINE == 0 && (uintptr_t)p->apply->result % LINE == 0 &&
+           rows * p->group.to_channels * p->group.count * size >= PAST_BYTES;
 }
 
 /* Cuts the rows into strips or blocks, and the panels into spans. */
@@ -110,14 +110,14 @@ static void apply_plan_cut(td_apply_plan *p, int64_t rows)
         td_conv_classes_cut(&p->classes);
         p->blocks = p->classes.blocks;
     }
-    int64_t weights = (int64_t)h->alive * w->alive * p->depth * p->width *
+    int64_t weights = (int64_t)h->alive * w->alive * p->group.depth * p->width *
                       (int64_t)problem->kernels->size; /* of a panel, in bytes */
     bool wide = problem->kernels->panel > WIDE_PANEL;
     int64_t spans = td_divide_up(4 * WANTED_TASKS, p->blocks);
     int64_t bytes = wide || p->whole ? WIDE_SPAN : SPAN_BYTES;
-    int64_t least = td_divide_up(p->all_panels * weights, bytes);
+    int64_t least = td_divide_up(p->group.all_panels * weights, bytes);
     spans = spans > least ? spans : least;
-    p->span = td_divide_up(p->all_panels, td_min64(spans, p->all_panels));
+    p->span = td_divide_up(p->group.all_panels, td_min64(spans, p->group.all_panels));
     p->beside = wide ? 1 : p->span;
     p->past = writes_past(p);
 }
@@ -135,7 +135,7 @@ static void take_room(td_apply_plan *p, td_conv_space *space)
     const td_conv_mixed *mixed = p->apply->mixed;
     bool many = h->size * w->size * p->problem->n >= AHEAD_ROWS;
     if (td_apply_needs_packing(p) && (p->problem->sharing > 0 || p->whole || many)) {
-        int64_t count = p->all_panels * h->alive * w->alive * p->depth * p->width;
+        int64_t count = p->group.all_panels * h->alive * w->alive * p->group.depth * p->width;
         p->packed_low = p->whole && mixed->low ? count : 0;
         p->packed = td_conv_take(space, (count + p->packed_low) * (int64_t)kernels->size);
     }

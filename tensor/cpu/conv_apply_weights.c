@@ -21,13 +21,14 @@ bool td_apply_needs_packing(const td_apply_plan *p)
 td_apply_place td_apply_place_of(const td_apply_plan *p, int64_t panel)
 {
     const td_conv_problem *problem = p->problem;
-    int64_t group = p->panels == 1 ? panel : panel / p->panels;
-    int64_t first = (panel - group * p->panels) * problem->kernels->panel;
+    int64_t group = p->group.panels == 1 ? panel : panel / p->group.panels;
+    int64_t first = (panel - group * p->group.panels) * problem->kernels->panel;
     int64_t all = (p->apply->backward ? problem->ic : problem->oc) * problem->groups;
-    td_apply_place at = { .panel = panel, .from = group * p->from_channels };
-    at.to = group * p->to_channels + first;
-    at.weight = p->apply->backward ? group * p->source_channels + first * problem->oc_all : at.to;
-    at.n = td_min64(p->to_channels - first, all - at.to); /* the last group may have fewer */
+    td_apply_place at = { .panel = panel, .from = group * p->group.from_channels };
+    at.to = group * p->group.to_channels + first;
+    at.weight =
+        p->apply->backward ? group * p->group.source_channels + first * problem->oc_all : at.to;
+    at.n = td_min64(p->group.to_channels - first, all - at.to); /* the last group may have fewer */
     at.n = td_min64(at.n, problem->kernels->panel);
     return at;
 }
@@ -46,7 +47,7 @@ char *td_apply_packed_at(const td_apply_plan *p, const td_apply_place *at, int k
 {
     const td_conv_taps *h = &p->classes.h.taps, *w = &p->classes.w.taps;
     int64_t tap = (int64_t)h->rank[kh] * w->alive + w->rank[kw];
-    int64_t rows = (at->panel * h->alive * w->alive + tap) * p->depth + first;
+    int64_t rows = (at->panel * h->alive * w->alive + tap) * p->group.depth + first;
     return p->packed + rows * p->width * weights_size_of(p);
 }
 
@@ -55,9 +56,9 @@ static void pack_pairs(const td_apply_plan *p, int n, const char *from, td_bf16 
 {
     int64_t row = p->problem->oc_all, low = p->packed_low;
     td_bf16_source source = { .dtype = p->apply->mixed->weights, .stride = row };
-    for (int64_t first = 0; first < p->depth; first += TD_BF16_BLOCK, to += TD_BF16_STEP) {
-        int rows = (int)td_min64(TD_BF16_BLOCK, p->source_channels - first);
-        int depth = (int)td_min64(TD_BF16_BLOCK, p->depth - first);
+    for (int64_t first = 0; first < p->group.depth; first += TD_BF16_BLOCK, to += TD_BF16_STEP) {
+        int rows = (int)td_min64(TD_BF16_BLOCK, p->group.source_channels - first);
+        int depth = (int)td_min64(TD_BF16_BLOCK, p->group.depth - first);
         source.data = from + first * (p->apply->backward ? 1 : row) * p->weight_size;
         if (p->apply->backward) {
             td_bf16_pack_b_turned(to, low, &source, rows, n, depth);
@@ -83,8 +84,9 @@ void td_apply_pack(const td_apply_plan *p, int64_t n, const char *from, int64_t 
     }
     int64_t each = problem->sharing > 0 ? problem->ic : n; /* group beside group */
     for (int64_t j = 0; j < n; j += each) {
-        problem->kernels->pack(to + j * size, p->width, from + (first + j / each * p->depth) * size,
-                               count, each, 1, problem->oc_all);
+        problem->kernels->pack(to + j * size, p->width,
+                               from + (first + j / each * p->group.depth) * size, count, each, 1,
+                               problem->oc_all);
     }
 }
 
@@ -93,15 +95,15 @@ static void weights_pack_task(void *ctx, int64_t task)
 {
     const td_apply_plan *p = ctx;
     const td_conv_taps *h = &p->classes.h.taps, *w = &p->classes.w.taps;
-    int64_t tap = task / p->all_panels;
+    int64_t tap = task / p->group.all_panels;
     int kw = (int)(tap % w->kernel), kh = (int)(tap / w->kernel);
     if (h->rank[kh] < 0 || w->rank[kw] < 0) {
         return;
     }
-    td_apply_place at = td_apply_place_of(p, task % p->all_panels);
+    td_apply_place at = td_apply_place_of(p, task % p->group.all_panels);
     const char *from = td_apply_weights_at(p, &at, kh, kw);
-    for (int64_t first = 0, count; first < p->depth; first += count) {
-        count = p->whole ? p->depth : td_min64(p->depth - first, TD_APPLY_DEPTH);
+    for (int64_t first = 0, count; first < p->group.depth; first += count) {
+        count = p->whole ? p->group.depth : td_min64(p->group.depth - first, TD_APPLY_DEPTH);
         td_apply_pack(p, at.n, from, first, count, td_apply_packed_at(p, &at, kh, kw, first));
     }
 }
@@ -109,5 +111,5 @@ static void weights_pack_task(void *ctx, int64_t task)
 void td_apply_pack_ahead(td_pool *pool, const td_apply_plan *p)
 {
     int64_t taps = (int64_t)p->problem->h.kernel * p->problem->w.kernel;
-    td_pool_run(pool, p->all_panels * taps, weights_pack_task, (void *)p);
+    td_pool_run(pool, p->group.all_panels * taps, weights_pack_task, (void *)p);
 }

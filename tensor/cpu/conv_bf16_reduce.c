@@ -30,29 +30,29 @@ static int64_t reach(const td_bf16_reduce *p, int64_t rows)
 
 static int64_t x_elements(const td_bf16_reduce *p)
 {
-    return p->problem.groups * p->ic_blocks * p->planes * reach(p, p->slab_rows) * p->x_width *
-           p->slab_blocks * TD_BF16_STEP;
+    return p->problem.groups * p->ic_blocks * p->planes * reach(p, p->slab.most_y_rows) *
+           p->packed_x.width * p->slab.most_blocks * TD_BF16_STEP;
 }
 
 static int64_t dy_elements(const td_bf16_reduce *p)
 {
-    return p->problem.groups * p->panels * p->slab_rows * p->y_width * p->slab_blocks *
-           TD_BF16_STEP;
+    return p->problem.groups * p->panels * p->slab.most_y_rows * p->packed_dy.width *
+           p->slab.most_blocks * TD_BF16_STEP;
 }
 
 static void choose_slab(td_bf16_reduce *p)
 {
     int64_t limit = SLAB_BYTES / (int64_t)sizeof(td_bf16) / (p->split ? 2 : 1);
-    p->slab_blocks = p->blocks;
-    p->slab_rows = p->problem.h.out;
-    while (!p->whole_rows && p->slab_blocks > 1 && x_elements(p) + dy_elements(p) > limit) {
-        p->slab_blocks = td_divide_up(p->slab_blocks, 2);
+    p->slab.most_blocks = p->blocks;
+    p->slab.most_y_rows = p->problem.h.out;
+    while (!p->whole_rows && p->slab.most_blocks > 1 && x_elements(p) + dy_elements(p) > limit) {
+        p->slab.most_blocks = td_divide_up(p->slab.most_blocks, 2);
     }
     int64_t least = 4 * (int64_t)p->problem.h.kernel; /* what rows overlap is packed twice */
-    while (p->slab_rows > least && x_elements(p) + dy_elements(p) > limit) {
-        p->slab_rows = td_divide_up(p->slab_rows, 2);
+    while (p->slab.most_y_rows > least && x_elements(p) + dy_elements(p) > limit) {
+        p->slab.most_y_rows = td_divide_up(p->slab.most_y_rows, 2);
     }
-    p->x_rows = reach(p, p->slab_rows);
+    p->slab.most_x_rows = reach(p, p->slab.most_y_rows);
 }
 
 static void bf16_reduce_make_plan(td_bf16_reduce *p, const td_conv2d_call *call,
@@ -77,16 +77,17 @@ static void bf16_reduce_make_plan(td_bf16_reduce *p, const td_conv2d_call *call,
     int64_t by_row = td_divide_up(p->problem.n * w->out, TD_BF16_BLOCK) * w->kernel;
     p->whole_rows = by_row + by_row / 8 < by_pixel; /* an eighth for the packing of several x */
     p->planes = p->whole_rows ? w->kernel : 1;
-    p->x_width = p->whole_rows ? 1 : w->in;
-    p->y_width = p->whole_rows ? 1 : w->out;
+    p->packed_x.width = p->whole_rows ? 1 : w->in;
+    p->packed_dy.width = p->whole_rows ? 1 : w->out;
     p->blocks = td_divide_up(p->problem.n * (p->whole_rows ? w->out : 1), TD_BF16_BLOCK);
     p->ic_blocks = td_divide_up(p->problem.ic, TD_BF16_BLOCK);
     p->panels = td_divide_up(p->problem.oc, TD_BF16_BLOCK);
     choose_slab(p);
-    p->x_low = p->split ? x_elements(p) : 0;
-    p->dy_low = p->split ? dy_elements(p) : 0;
-    p->packed_x = td_conv_take(space, (x_elements(p) + p->x_low) * (int64_t)sizeof(td_bf16));
-    p->packed_dy = td_conv_take(space, (dy_elements(p) + p->dy_low) * (int64_t)sizeof(td_bf16));
+    p->packed_x.low = p->split ? x_elements(p) : 0;
+    p->packed_dy.low = p->split ? dy_elements(p) : 0;
+    int64_t size = (int64_t)sizeof(td_bf16);
+    p->packed_x.data = td_conv_take(space, (x_elements(p) + p->packed_x.low) * size);
+    p->packed_dy.data = td_conv_take(space, (dy_elements(p) + p->packed_dy.low) * size);
 }
 
 static void mark_used(const td_conv_taps *taps, uint8_t *used, int64_t size)
@@ -124,22 +125,22 @@ static void add_terms(tile_sum *sum, const td_bf16 *a, const td_bf16 *b, int64_t
         if (sum->block.count > MAX_TERMS - TD_BF16_TERMS) {
             bf16_reduce_add_up(sum);
         }
-        sum->block.count +=
-            td_bf16_terms(&sum->terms[sum->block.count], a, p->x_low, b, p->dy_low, TD_BF16_BLOCK);
+        sum->block.count += td_bf16_terms(&sum->terms[sum->block.count], a, p->packed_x.low, b,
+                                          p->packed_dy.low, TD_BF16_BLOCK);
     }
 }
 
 static void add_rows(const td_bf16_reduce *p, tile_sum *sum, int64_t channels, int64_t panel,
                      int kh, int kw)
 {
-    for (int64_t row = p->y_row; row < p->y_row + p->y_rows; row++) {
+    for (int64_t row = p->slab.y_row; row < p->slab.y_row + p->slab.y_rows; row++) {
         int32_t source_h = p->h.source[row * p->h.kernel + kh];
-        for (int64_t unit = 0; unit < p->y_width && source_h >= 0; unit++) {
+        for (int64_t unit = 0; unit < p->packed_dy.width && source_h >= 0; unit++) {
             int32_t source_w = p->whole_rows ? 0 : p->w.source[unit * p->w.kernel + kw];
             if (source_w >= 0) {
                 add_terms(sum,
                           td_bf16_reduce_x(p, channels, p->whole_rows ? kw : 0, source_h, source_w),
-                          td_bf16_reduce_dy(p, panel, row, unit), p->block_count);
+                          td_bf16_reduce_dy(p, panel, row, unit), p->slab.blocks);
             }
         }
     }
@@ -169,7 +170,7 @@ static void tile_task(void *ctx, int64_t task)
         .n = (int)td_min64(TD_BF16_BLOCK, problem->oc - oc),
         .c = p->dw + (tap * problem->ic + ic) * problem->oc_all + group * problem->oc + oc,
         .dtype = TD_F32,
-        .accumulate = p->accumulate || !p->first,
+        .accumulate = p->accumulate || !p->slab.first,
     };
     for (int64_t i = 0; i < TD_BF16_BLOCK; i++) {
         sum.a_row[i] = i * TD_BF16_BLOCK * (int64_t)sizeof(td_bf16);
@@ -193,24 +194,26 @@ static void run_slab(td_pool *pool, td_bf16_reduce *p)
 {
     const td_conv_problem *problem = &p->problem;
     const td_conv_axis *h = &problem->h;
-    int64_t top = p->y_row * h->stride - h->pad;
-    int64_t bottom = top + (p->y_rows - 1) * h->stride + (int64_t)(h->kernel - 1) * h->dilation + 1;
-    p->x_row = top > 0 ? td_min64(top, h->in) : 0;
-    p->x_row_count = td_min64(bottom, h->in) - p->x_row;
-    p->x_row_count = p->x_row_count > 0 ? p->x_row_count : 0;
-    td_pool_run(pool, td_bf16_reduce_x_tasks(p) + problem->groups * p->panels * p->y_rows,
+    td_bf16_slab *s = &p->slab;
+    int64_t top = s->y_row * h->stride - h->pad;
+    int64_t bottom = top + (s->y_rows - 1) * h->stride + (int64_t)(h->kernel - 1) * h->dilation + 1;
+    s->x_row = top > 0 ? td_min64(top, h->in) : 0;
+    s->x_rows = td_min64(bottom, h->in) - s->x_row;
+    s->x_rows = s->x_rows > 0 ? s->x_rows : 0;
+    td_pool_run(pool, td_bf16_reduce_x_tasks(p) + problem->groups * p->panels * s->y_rows,
                 td_bf16_reduce_pack, p);
     int64_t tiles = problem->groups * p->ic_blocks * p->panels;
     td_pool_run(pool, tiles * p->h.kernel * p->w.kernel, tile_task, p);
-    p->first = false;
+    s->first = false;
 }
 
 static void run_slabs(td_pool *pool, td_bf16_reduce *p)
 {
-    for (p->block = 0; p->block < p->blocks; p->block += p->slab_blocks) {
-        p->block_count = td_min64(p->slab_blocks, p->blocks - p->block);
-        for (p->y_row = 0; p->y_row < p->h.size; p->y_row += p->slab_rows) {
-            p->y_rows = td_min64(p->slab_rows, p->h.size - p->y_row);
+    td_bf16_slab *s = &p->slab;
+    for (s->block = 0; s->block < p->blocks; s->block += s->most_blocks) {
+        s->blocks = td_min64(s->most_blocks, p->blocks - s->block);
+        for (s->y_row = 0; s->y_row < p->h.size; s->y_row += s->most_y_rows) {
+            s->y_rows = td_min64(s->most_y_rows, p->h.size - s->y_row);
             run_slab(pool, p);
         }
     }
@@ -218,7 +221,9 @@ static void run_slabs(td_pool *pool, td_bf16_reduce *p)
 
 void td_conv_bf16_reduce_run(td_pool *pool, const td_conv2d_call *call, td_conv_space *space)
 {
-    td_bf16_reduce p = { .dw = (float *)call->w, .accumulate = call->accumulate, .first = true };
+    td_bf16_reduce p = { .dw = (float *)call->w,
+                         .accumulate = call->accumulate,
+                         .slab.first = true };
     bf16_reduce_make_plan(&p, call, space);
     if (!space->base) {
         return;

@@ -11,6 +11,22 @@ typedef struct td_bf16_view {
     int64_t low_plane; /* of pictures that have been split: to the low parts, in elements */
 } td_bf16_view;
 
+/* x or dy as it is packed. */
+typedef struct td_bf16_packed {
+    td_bf16 *data;
+    int64_t width; /* units in a row */
+    int64_t low;   /* elements to the low parts of split numbers, or 0 */
+} td_bf16_packed;
+
+/* A part of x and dy that is packed at a time: some blocks of pictures at some rows. */
+typedef struct td_bf16_slab {
+    int64_t most_blocks, most_y_rows, most_x_rows;
+    int64_t block, blocks; /* the present one begins at, and has */
+    int64_t y_row, y_rows;
+    int64_t x_row, x_rows;
+    bool first;
+} td_bf16_slab;
+
 typedef struct td_bf16_reduce {
     td_conv_problem problem;
     td_bf16_pictures rows; /* x as rows */
@@ -18,22 +34,14 @@ typedef struct td_bf16_reduce {
     float *dw;
     bool accumulate;
     td_conv_taps h, w;
-    bool whole_rows;                /* a unit is all pictures at a row of pixels, not at a pixel */
-    int64_t planes;                 /* copies of x: one for each horizontal tap of whole rows */
-    int64_t x_width, y_width;       /* units in a row */
-    int64_t blocks;                 /* of 32 pictures in a unit */
-    int64_t ic_blocks, panels;      /* of a group's channels */
-    int64_t slab_blocks, slab_rows; /* of blocks and of rows of y */
-    int64_t x_rows;                 /* of x, at most, in a slab */
+    bool whole_rows;           /* a unit is all pictures at a row of pixels, not at a pixel */
+    int64_t planes;            /* copies of x: one for each horizontal tap of whole rows */
+    int64_t blocks;            /* of 32 pictures in a unit */
+    int64_t ic_blocks, panels; /* of a group's channels */
     bool split;
-    td_bf16 *packed_x, *packed_dy;
-    int64_t x_low, dy_low;    /* to the low parts of what is packed */
+    td_bf16_packed packed_x, packed_dy;
     uint8_t *used_h, *used_w; /* rows and columns of x that any tap meets */
-    /* the present slab */
-    int64_t block, block_count;
-    int64_t y_row, y_rows;
-    int64_t x_row, x_row_count;
-    bool first;
+    td_bf16_slab slab;
 } td_bf16_reduce;
 
 /* Where the blocks of a unit of x begin: those of a slab lie [group][block of channels][plane][row]
@@ -41,16 +49,18 @@ typedef struct td_bf16_reduce {
 static inline td_bf16 *td_bf16_reduce_x(const td_bf16_reduce *p, int64_t channels, int64_t plane,
                                         int64_t row, int64_t unit)
 {
-    int64_t at = ((channels * p->planes + plane) * p->x_rows + row - p->x_row) * p->x_width + unit;
-    return p->packed_x + at * p->slab_blocks * TD_BF16_STEP;
+    int64_t at = ((channels * p->planes + plane) * p->slab.most_x_rows + row - p->slab.x_row) *
+                     p->packed_x.width +
+                 unit;
+    return p->packed_x.data + at * p->slab.most_blocks * TD_BF16_STEP;
 }
 
 /* The same for dy: [group][panel][row][unit][block of pictures]. */
 static inline td_bf16 *td_bf16_reduce_dy(const td_bf16_reduce *p, int64_t panel, int64_t row,
                                          int64_t unit)
 {
-    int64_t at = (panel * p->slab_rows + row - p->y_row) * p->y_width + unit;
-    return p->packed_dy + at * p->slab_blocks * TD_BF16_STEP;
+    int64_t at = (panel * p->slab.most_y_rows + row - p->slab.y_row) * p->packed_dy.width + unit;
+    return p->packed_dy.data + at * p->slab.most_blocks * TD_BF16_STEP;
 }
 
 /* Packs the present slab: first the tasks of x, then one for each row of dy and panel. */

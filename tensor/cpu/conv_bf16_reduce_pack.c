@@ -38,7 +38,7 @@ static void pack_x_block(const td_bf16_reduce *p, td_bf16 *to, int64_t channel, 
     const char *base = p->x.data + (row * p->x.at.row + channel + low_plane) * size;
     int64_t all = p->problem.n * (p->whole_rows ? p->problem.w.out : 1);
     int count = (int)td_min64(TD_BF16_BLOCK, all - first);
-    int64_t low = p->x.dtype == TD_F32 ? p->x_low : 0;
+    int64_t low = p->x.dtype == TD_F32 ? p->packed_x.low : 0;
     gathered g;
     g.source.dtype = p->x.dtype;
     if (p->whole_rows) {
@@ -53,25 +53,25 @@ static void pack_x_block(const td_bf16_reduce *p, td_bf16 *to, int64_t channel, 
 /* One row of x, 32 of its channels, one plane. */
 static void pack_x_task(const td_bf16_reduce *p, int64_t task)
 {
-    int64_t row = p->x_row + task % p->x_row_count;
-    int plane = (int)(task / p->x_row_count % p->planes);
-    int64_t channels = task / p->x_row_count / p->planes; /* block of them, of all groups */
+    int64_t row = p->slab.x_row + task % p->slab.x_rows;
+    int plane = (int)(task / p->slab.x_rows % p->planes);
+    int64_t channels = task / p->slab.x_rows / p->planes; /* block of them, of all groups */
     int64_t group = channels / p->ic_blocks, c0 = channels % p->ic_blocks * TD_BF16_BLOCK;
     int count = (int)td_min64(TD_BF16_BLOCK, p->problem.ic - c0);
     int64_t channel = group * p->problem.ic + c0;
     if (!p->used_h[row] || (p->whole_rows && p->w.rank[plane] < 0)) {
         return;
     }
-    for (int64_t unit = 0; unit < p->x_width; unit++) {
+    for (int64_t unit = 0; unit < p->packed_x.width; unit++) {
         if (!p->whole_rows && !p->used_w[unit]) {
             continue;
         }
         td_bf16 *to = td_bf16_reduce_x(p, channels, plane, row, unit);
-        for (int64_t b = 0; b < p->block_count; b++, to += TD_BF16_STEP) {
-            int64_t block = p->block + b;
+        for (int64_t b = 0; b < p->slab.blocks; b++, to += TD_BF16_STEP) {
+            int64_t block = p->slab.block + b;
             pack_x_block(p, to, channel, count, plane, row, unit, block, 0);
             if (p->x.low_plane) {
-                pack_x_block(p, to + p->x_low, channel, count, plane, row, unit, block,
+                pack_x_block(p, to + p->packed_x.low, channel, count, plane, row, unit, block,
                              p->x.low_plane);
             }
         }
@@ -81,28 +81,29 @@ static void pack_x_task(const td_bf16_reduce *p, int64_t task)
 /* One row of dy, one panel. */
 static void pack_dy_task(const td_bf16_reduce *p, int64_t task)
 {
-    int64_t row = p->y_row + task % p->y_rows, panel = task / p->y_rows; /* of all groups */
+    int64_t row = p->slab.y_row + task % p->slab.y_rows;
+    int64_t panel = task / p->slab.y_rows; /* of all groups */
     int64_t group = panel / p->panels, c0 = panel % p->panels * TD_BF16_BLOCK;
     int columns = (int)td_min64(TD_BF16_BLOCK, p->problem.oc - c0);
     int64_t size = (int64_t)td_dtype_size(p->dy.dtype);
     int64_t all = p->problem.n * (p->whole_rows ? p->problem.w.out : 1);
     td_bf16_source from = { .dtype = p->dy.dtype, .stride = p->dy.at.image };
-    for (int64_t unit = 0; unit < p->y_width; unit++) {
+    for (int64_t unit = 0; unit < p->packed_dy.width; unit++) {
         td_bf16 *to = td_bf16_reduce_dy(p, panel, row, unit);
-        for (int64_t b = 0; b < p->block_count; b++, to += TD_BF16_STEP) {
-            int64_t first = (p->block + b) * TD_BF16_BLOCK;
+        for (int64_t b = 0; b < p->slab.blocks; b++, to += TD_BF16_STEP) {
+            int64_t first = (p->slab.block + b) * TD_BF16_BLOCK;
             int64_t at = row * p->dy.at.row + unit * p->dy.at.column + first * p->dy.at.image +
                          group * p->problem.oc + c0;
             from.data = p->dy.data + at * size;
-            td_bf16_pack_b(to, p->dy_low, &from, (int)td_min64(TD_BF16_BLOCK, all - first), columns,
-                           TD_BF16_BLOCK);
+            td_bf16_pack_b(to, p->packed_dy.low, &from, (int)td_min64(TD_BF16_BLOCK, all - first),
+                           columns, TD_BF16_BLOCK);
         }
     }
 }
 
 int64_t td_bf16_reduce_x_tasks(const td_bf16_reduce *p)
 {
-    return p->problem.groups * p->ic_blocks * p->planes * p->x_row_count;
+    return p->problem.groups * p->ic_blocks * p->planes * p->slab.x_rows;
 }
 
 void td_bf16_reduce_pack(void *ctx, int64_t task)

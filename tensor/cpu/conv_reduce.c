@@ -167,7 +167,7 @@ static row_block conv_reduce_block_at(work *w, int64_t index, const tile *t)
     const td_reduce_plan *p = w->plan;
     int64_t size = conv_reduce_size_of(p), oc = p->problem->oc_all;
     row_block b = { .row = index * TD_REDUCE_ROWS, .dy_row = oc };
-    b.end = td_min64(b.row + TD_REDUCE_ROWS, p->rows);
+    b.end = td_min64(b.row + TD_REDUCE_ROWS, p->cut.rows);
     b.dy = (const char *)p->reduce->dy + (b.row * oc + t->y_channel) * size;
     if (p->packs) {
         p->problem->kernels->pack(w->packed, p->width, b.dy, b.end - b.row, t->oc, oc, 1);
@@ -184,14 +184,14 @@ typedef struct span {
 
 static span span_at(const td_reduce_plan *p, int64_t index)
 {
-    int64_t across = td_divide_up(p->tiles, p->span_tiles);
-    int64_t of_group = td_divide_up(p->panels, p->span_panels) * across;
-    span s = { .group = index / of_group * p->span_groups,
-               .panel = index % of_group / across * p->span_panels,
-               .tile = index % across * p->span_tiles };
-    s.group_end = td_min64(p->groups, s.group + p->span_groups);
-    s.panel_end = td_min64(p->panels, s.panel + p->span_panels);
-    s.tile_end = td_min64(p->tiles, s.tile + p->span_tiles);
+    int64_t across = td_divide_up(p->tiles, p->span.tiles);
+    int64_t of_group = td_divide_up(p->panels, p->span.panels) * across;
+    span s = { .group = index / of_group * p->span.groups,
+               .panel = index % of_group / across * p->span.panels,
+               .tile = index % across * p->span.tiles };
+    s.group_end = td_min64(p->groups, s.group + p->span.groups);
+    s.panel_end = td_min64(p->panels, s.panel + p->span.panels);
+    s.tile_end = td_min64(p->tiles, s.tile + p->span.tiles);
     return s;
 }
 
@@ -213,8 +213,8 @@ static void add_to_span(work *w, const span *s, int64_t block, bool first)
 static void span_task(void *ctx, int64_t task)
 {
     const td_reduce_plan *p = ctx;
-    int64_t size = conv_reduce_size_of(p), piece = task / p->spans;
-    span s = span_at(p, task % p->spans);
+    int64_t size = conv_reduce_size_of(p), piece = task / p->span.count;
+    span s = span_at(p, task % p->span.count);
     work w;
     w.plan = p;
     w.overwrites = p->partial || !p->reduce->accumulate;
@@ -223,9 +223,10 @@ static void span_task(void *ctx, int64_t task)
         w.a_row[i] = i * size;
         w.c_row[i] = i * p->problem->oc_all * size;
     }
-    int64_t begin = piece * p->per_piece, end = td_min64(begin + p->per_piece, p->blocks);
-    int64_t stage_end = td_min64(begin + p->done + p->stage, end);
-    for (int64_t i = begin + p->done; i < stage_end; i++) {
+    const td_reduce_cut *cut = &p->cut;
+    int64_t begin = piece * cut->per_piece, end = td_min64(begin + cut->per_piece, cut->blocks);
+    int64_t stage_end = td_min64(begin + cut->done + cut->stage, end);
+    for (int64_t i = begin + cut->done; i < stage_end; i++) {
         add_to_span(&w, &s, i, i == begin);
     }
 }
@@ -296,15 +297,17 @@ void td_conv_reduce_run(td_pool *pool, const td_conv_reduce *reduce, td_conv_spa
         return;
     }
     const td_conv_problem *problem = p.problem;
-    double products = (double)p.rows * (double)(problem->ic * problem->oc_all) * (double)p.h.alive *
-                      (double)p.w.alive;
+    double products = (double)p.cut.rows * (double)(problem->ic * problem->oc_all) *
+                      (double)p.h.alive * (double)p.w.alive;
     if (products < TD_GEMM_SERIAL_WORK) {
         pool = NULL;
     }
-    for (p.done = 0; p.done < p.per_piece && p.blocks > 0; p.done += p.stage) {
-        td_pool_run(pool, p.spans * p.pieces, span_task, &p);
+    td_reduce_cut *cut = &p.cut;
+    for (cut->done = 0; cut->done < cut->per_piece && cut->blocks > 0; cut->done += cut->stage) {
+        td_pool_run(pool, p.span.count * cut->pieces, span_task, &p);
     }
-    for (int kh = 0; p.rows == 0 && kh < p.h.kernel; kh++) { /* without images no tap meets any */
+    /* Without images no tap meets any. */
+    for (int kh = 0; cut->rows == 0 && kh < p.h.kernel; kh++) {
         p.h.rank[kh] = -1;
         p.h.alive = 0;
     }
@@ -314,6 +317,6 @@ void td_conv_reduce_run(td_pool *pool, const td_conv_reduce *reduce, td_conv_spa
                                                   .tap_size = problem->ic * problem->oc_all,
                                                   .dw = reduce->dw,
                                                   .partial = p.partial,
-                                                  .pieces = p.pieces,
+                                                  .pieces = p.cut.pieces,
                                                   .accumulate = reduce->accumulate });
 }

@@ -8,21 +8,29 @@ enum {
     TD_REDUCE_TILE = 128, /* input channels of a tile, at most; then whole register blocks */
 };
 
+/* How the rows of dy, over which is summed, are cut: into blocks, and these into pieces, which are
+ * tasks of their own; a piece is done in stages of some blocks. */
+typedef struct td_reduce_cut {
+    int64_t rows, blocks;
+    int64_t pieces, per_piece; /* blocks in a piece */
+    int64_t stage, done;       /* blocks of a piece in a stage, and in the stages that are over */
+} td_reduce_cut;
+
 typedef struct td_reduce_plan {
     const td_conv_reduce *reduce;
     const td_conv_problem *problem;
     td_conv_taps h, w;
-    int64_t groups, x_channels, y_channels;       /* channels of a group; sharing groups are one */
-    td_gemm_lanes lanes;                          /* if groups share a vector */
-    int64_t a_col;                                /* elements to the next row of x in a run */
-    int64_t panels, tiles;                        /* of output and input channels, of a group */
-    int64_t width;                                /* columns of a panel of packed dy */
-    int64_t span_groups, span_panels, span_tiles; /* in a task */
-    int64_t spans;                                /* of dw: tasks of a piece */
-    int64_t rows, blocks;                         /* of dy */
-    int64_t pieces, per_piece;                    /* of the blocks; blocks in a piece */
-    int64_t stage, done; /* blocks of a piece in a stage, and in the stages that are over */
-    bool packs;          /* rows of dy are copied, as they are read often */
+    int64_t groups, x_channels, y_channels; /* channels of a group; sharing groups are one */
+    td_gemm_lanes lanes;                    /* if groups share a vector */
+    int64_t a_col;                          /* elements to the next row of x in a run */
+    int64_t panels, tiles;                  /* of output and input channels, of a group */
+    int64_t width;                          /* columns of a panel of packed dy */
+    struct {
+        int64_t groups, panels, tiles; /* in a task */
+        int64_t count;                 /* of dw: tasks of a piece */
+    } span;
+    td_reduce_cut cut;
+    bool packs; /* rows of dy are copied, as they are read often */
     int64_t dw_size;
     char *partial; /* [piece][as dw], or NULL */
 } td_reduce_plan;

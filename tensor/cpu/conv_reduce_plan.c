@@ -53,14 +53,14 @@ static void reduce_plan_cut_result(td_reduce_plan *p, int64_t parts)
     p->tiles = problem->ic > 0 && problem->sharing == 0 ? td_divide_up(problem->ic, most) : 1;
     int64_t ic = td_divide_up(problem->ic > 0 ? problem->ic : 1, p->tiles);
     int64_t wanted = td_divide_up(side, ic);
-    p->span_tiles = td_divide_up(p->tiles, td_divide_up(p->tiles, wanted));
-    wanted = numbers / (p->span_tiles * ic * p->width);
+    p->span.tiles = td_divide_up(p->tiles, td_divide_up(p->tiles, wanted));
+    wanted = numbers / (p->span.tiles * ic * p->width);
     wanted = wanted > 1 ? wanted : 1;
-    p->span_panels = td_divide_up(p->panels, td_divide_up(p->panels, wanted));
-    wanted /= p->panels * td_divide_up(p->tiles, p->span_tiles);
-    p->span_groups = p->groups == 1 || wanted < 2 ? 1 : td_min64(wanted, p->groups);
-    p->spans = td_divide_up(p->groups, p->span_groups) * td_divide_up(p->panels, p->span_panels) *
-               td_divide_up(p->tiles, p->span_tiles);
+    p->span.panels = td_divide_up(p->panels, td_divide_up(p->panels, wanted));
+    wanted /= p->panels * td_divide_up(p->tiles, p->span.tiles);
+    p->span.groups = p->groups == 1 || wanted < 2 ? 1 : td_min64(wanted, p->groups);
+    p->span.count = td_divide_up(p->groups, p->span.groups) *
+                    td_divide_up(p->panels, p->span.panels) * td_divide_up(p->tiles, p->span.tiles);
 }
 
 /* Pieces of the rows: so many that there are enough tasks. */
@@ -70,11 +70,14 @@ static void reduce_plan_cut_rows(td_reduce_plan *p, int64_t bytes_read)
     int64_t bytes =
         PARTIAL_BYTES > bytes_read / PARTIAL_SHARE ? PARTIAL_BYTES : bytes_read / PARTIAL_SHARE;
     int64_t most = p->dw_size > 0 ? bytes / (p->dw_size * reduce_plan_size_of(p)) : 1;
-    most = td_min64(most > LEAST_PIECES && !near ? most : LEAST_PIECES, p->blocks / LEAST_BLOCKS);
-    int64_t pieces = td_min64(td_divide_up(WANTED_TASKS, p->spans), most);
+    most = most > LEAST_PIECES && !near ? most : LEAST_PIECES;
+    td_reduce_cut *cut = &p->cut;
+    int64_t wanted =
+        td_min64(td_divide_up(WANTED_TASKS, p->span.count), cut->blocks / LEAST_BLOCKS);
+    int64_t pieces = td_min64(wanted, most);
     pieces = pieces > 1 ? pieces : 1;
-    p->per_piece = td_divide_up(p->blocks, pieces);
-    p->pieces = p->blocks > 0 ? td_divide_up(p->blocks, p->per_piece) : 1;
+    cut->per_piece = td_divide_up(cut->blocks, pieces);
+    cut->pieces = cut->blocks > 0 ? td_divide_up(cut->blocks, cut->per_piece) : 1;
 }
 
 static void reduce_plan_cut(td_reduce_plan *p, int64_t bytes_read)
@@ -82,14 +85,16 @@ static void reduce_plan_cut(td_reduce_plan *p, int64_t bytes_read)
     const td_conv_problem *problem = p->problem;
     reduce_plan_cut_result(p, 1);
     reduce_plan_cut_rows(p, bytes_read);
-    for (int64_t parts = 2; p->spans * p->pieces < LEAST_TASKS && parts <= 64; parts *= 2) {
+    for (int64_t parts = 2; p->span.count * p->cut.pieces < LEAST_TASKS && parts <= 64;
+         parts *= 2) {
         reduce_plan_cut_result(p, parts);
     }
     bool few_products =
         reduce_plan_taps_of(p) == 1; /* with more taps computing takes longer than reading */
-    bool staged = few_products && p->spans > 1 && p->blocks > 0;
-    p->stage = td_divide_up(p->per_piece, staged ? td_divide_up(bytes_read, STAGE_BYTES) : 1);
-    int64_t read = td_divide_up(problem->ic, p->tiles) * p->span_tiles * reduce_plan_taps_of(p);
+    bool staged = few_products && p->span.count > 1 && p->cut.blocks > 0;
+    p->cut.stage =
+        td_divide_up(p->cut.per_piece, staged ? td_divide_up(bytes_read, STAGE_BYTES) : 1);
+    int64_t read = td_divide_up(problem->ic, p->tiles) * p->span.tiles * reduce_plan_taps_of(p);
     p->packs =
         problem->oc_all > problem->kernels->panel && problem->sharing == 0 && read > PACK_ROWS;
 }
@@ -101,14 +106,14 @@ td_reduce_plan td_reduce_plan_make(const td_conv_reduce *reduce, td_conv_space *
     p.h = td_conv_taps_make(&problem->h, false, space);
     p.w = td_conv_taps_make(&problem->w, false, space);
     p.a_col = problem->n == 1 ? problem->w.stride * problem->x.column : problem->x.image;
-    p.rows = p.h.size * p.w.size * problem->n;
-    p.blocks = td_divide_up(p.rows, TD_REDUCE_ROWS);
+    p.cut.rows = p.h.size * p.w.size * problem->n;
+    p.cut.blocks = td_divide_up(p.cut.rows, TD_REDUCE_ROWS);
     p.dw_size = reduce_plan_taps_of(&p) * problem->ic * problem->oc_all;
     reduce_plan_set_groups(&p);
     int64_t x = problem->h.in * problem->w.in * problem->ic, y = p.h.size * p.w.size * problem->oc;
     reduce_plan_cut(&p, problem->n * problem->groups * (x + y) * reduce_plan_size_of(&p));
-    if (p.pieces > 1) {
-        p.partial = td_conv_take(space, p.pieces * p.dw_size * reduce_plan_size_of(&p));
+    if (p.cut.pieces > 1) {
+        p.partial = td_conv_take(space, p.cut.pieces * p.dw_size * reduce_plan_size_of(&p));
     }
     return p;
 }

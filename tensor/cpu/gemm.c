@@ -40,7 +40,7 @@ typedef struct plan {
 
 static bool needs_packing(const td_gemm_desc *d, const td_gemm_kernels *kernels)
 {
-    if (d->m == 0 || d->n == 0 || d->k == 0 || d->batch == 0) {
+    if (d->m == 0 || d->n == 0 || d->k == 0 || d->batch.count == 0) {
         return false;
     }
     if (d->b_col != 1 && d->n > 1) {
@@ -58,7 +58,7 @@ static bool packs_a(const td_gemm_desc *d)
 
 static int64_t matrices(const td_gemm_desc *d, int64_t batch_stride)
 {
-    return batch_stride == 0 ? 1 : d->batch;
+    return batch_stride == 0 ? 1 : d->batch.count;
 }
 
 static int64_t packed_rows(const td_gemm_desc *d)
@@ -82,7 +82,7 @@ static void set_steps(plan *p)
     p->block_m = d->bf16 ? BF16_BLOCK_M : BLOCK_M;
     p->row_blocks = td_divide_up(d->m, p->block_m);
     p->panels = td_divide_up(d->n, p->kernels->panel);
-    int64_t deal = d->batch * p->row_blocks * p->panels / SPAN_TASKS;
+    int64_t deal = d->batch.count * p->row_blocks * p->panels / SPAN_TASKS;
     int64_t most = d->bf16 ? BF16_SPAN : columns_are_far(d) ? COPY_SPAN : 1;
     p->span = td_min64(most, deal > 1 ? deal : 1);
     p->copies = !d->bf16 && p->span > 1;
@@ -95,8 +95,8 @@ static void gemm_make_plan(plan *p, const td_gemm_desc *d, td_conv_space *space)
     int64_t size = (int64_t)p->kernels->size, a = 0, b = 0;
     set_steps(p);
     if (d->bf16 || needs_packing(d, p->kernels)) {
-        a = packs_a(d) ? matrices(d, d->a_batch) * packed_rows(d) * p->k : 0;
-        b = matrices(d, d->b_batch) * p->panels * p->k * p->kernels->panel;
+        a = packs_a(d) ? matrices(d, d->batch.a) * packed_rows(d) * p->k : 0;
+        b = matrices(d, d->batch.b) * p->panels * p->k * p->kernels->panel;
     }
     p->a_low = d->split ? a : 0;
     p->b_low = d->split ? b : 0;
@@ -106,7 +106,7 @@ static void gemm_make_plan(plan *p, const td_gemm_desc *d, td_conv_space *space)
 
 static bool gemm_is_empty(const td_gemm_desc *d)
 {
-    return d->m == 0 || d->n == 0 || d->batch == 0;
+    return d->m == 0 || d->n == 0 || d->batch.count == 0;
 }
 
 size_t td_gemm_workspace(const td_gemm_desc *desc)
@@ -138,7 +138,7 @@ static void pack_a_task(const plan *p, int64_t task)
     td_bf16_source from = { .dtype = d->a_dtype, .stride = by_rows ? d->a_row : d->a_col };
     td_bf16 *to = (td_bf16 *)p->a + (matrix * packed_rows(d) + row) * p->k;
     for (int64_t k0 = 0; k0 < d->k; k0 += TD_BF16_BLOCK, to += TD_BF16_BLOCK) {
-        int64_t at = matrix * d->a_batch + row * d->a_row + k0 * d->a_col;
+        int64_t at = matrix * d->batch.a + row * d->a_row + k0 * d->a_col;
         int k = (int)td_min64(TD_BF16_BLOCK, d->k - k0);
         from.data = (const char *)d->a + at * gemm_size_of(p, d->a_dtype);
         (by_rows ? td_bf16_pack_a : td_bf16_pack_a_turned)(to, p->k, p->a_low, &from, m, k);
@@ -153,7 +153,7 @@ static void pack_b_task(const plan *p, int64_t task)
     int64_t k0 = task % blocks * p->pack_k, k = td_min64(p->pack_k, d->k - k0);
     int64_t panel = task / blocks % p->panels, matrix = task / blocks / p->panels;
     int64_t n = td_min64(width, d->n - panel * width), size = gemm_size_of(p, d->b_dtype);
-    int64_t at = matrix * d->b_batch + k0 * d->b_row + panel * width * d->b_col;
+    int64_t at = matrix * d->batch.b + k0 * d->b_row + panel * width * d->b_col;
     const char *from = (const char *)d->b + at * size;
     int64_t to = ((matrix * p->panels + panel) * p->k + k0) * width;
     if (!d->bf16) {
@@ -172,7 +172,7 @@ static void pack_b_task(const plan *p, int64_t task)
 
 static int64_t a_tasks(const plan *p)
 {
-    return p->a ? matrices(p->desc, p->desc->a_batch) * packed_rows(p->desc) / TD_BF16_BLOCK : 0;
+    return p->a ? matrices(p->desc, p->desc->batch.a) * packed_rows(p->desc) / TD_BF16_BLOCK : 0;
 }
 
 static void gemm_pack_task(void *ctx, int64_t task)
@@ -210,14 +210,14 @@ static void multiply_panels(const plan *p, td_gemm_block *block, const char *a, 
     int64_t c_size = (int64_t)td_dtype_size(d->dtype), bias_size = d->bf16 ? 4 : size;
     int64_t end = td_min64(p->panels, panel + p->span);
     for (; panel < end; panel++) {
-        int64_t j0 = panel * width, packed = (d->b_batch == 0 ? 0 : matrix) * p->panels + panel;
+        int64_t j0 = panel * width, packed = (d->batch.b == 0 ? 0 : matrix) * p->panels + panel;
         bool last = d->bias != NULL && k0 + k == p->k;
-        block->c = (char *)d->c + (matrix * d->c_batch + row * d->c_row + j0) * c_size;
+        block->c = (char *)d->c + (matrix * d->batch.c + row * d->c_row + j0) * c_size;
         block->n = (int)td_min64(width, d->n - j0);
         block->bias = last ? (const char *)d->bias + j0 * bias_size : NULL;
         gemm_add_terms(p, block, a,
                        p->b ? p->b + packed * p->k * width * size
-                            : (const char *)d->b + (matrix * d->b_batch + j0) * size,
+                            : (const char *)d->b + (matrix * d->batch.b + j0) * size,
                        k0, k);
     }
 }
@@ -246,8 +246,8 @@ static void multiply_task(void *ctx, int64_t task)
     td_turn(&p->turns, task % of_matrix, &row_block, &panel);
     int64_t row = row_block * p->block_m, a_col = d->bf16 ? 1 : d->a_col;
     const char *a =
-        p->a ? p->a + ((d->a_batch == 0 ? 0 : matrix) * packed_rows(d) + row) * p->k * size
-             : (const char *)d->a + (matrix * d->a_batch + row * d->a_row) * size;
+        p->a ? p->a + ((d->batch.a == 0 ? 0 : matrix) * packed_rows(d) + row) * p->k * size
+             : (const char *)d->a + (matrix * d->batch.a + row * d->a_row) * size;
     td_gemm_block block = { .a_row = p->a_row,
                             .c_row = p->c_row,
                             .a_col = p->copies ? BLOCK_M : a_col,
@@ -287,17 +287,17 @@ void td_gemm(td_pool *pool, const td_gemm_desc *desc, void *workspace)
     }
     p.a_row = a_row;
     p.c_row = c_row;
-    if ((double)desc->m * (double)desc->n * (double)desc->k * (double)desc->batch <
+    if ((double)desc->m * (double)desc->n * (double)desc->k * (double)desc->batch.count <
         TD_GEMM_SERIAL_WORK) {
         pool = NULL;
     }
     if (p.b) {
         int64_t b_tasks =
-            matrices(desc, desc->b_batch) * p.panels * td_divide_up(desc->k, p.pack_k);
+            matrices(desc, desc->batch.b) * p.panels * td_divide_up(desc->k, p.pack_k);
         td_pool_run(pool, a_tasks(&p) + b_tasks, gemm_pack_task, &p);
     }
-    int64_t threads = td_pool_threads(pool) / desc->batch; /* for a matrix */
+    int64_t threads = td_pool_threads(pool) / desc->batch.count; /* for a matrix */
     p.turns = td_turns_make(p.row_blocks, td_divide_up(p.panels, p.span), desc->k * desc->n,
                             desc->m * (desc->k + desc->n), threads > 1 ? (int)threads : 1);
-    td_pool_run(pool, desc->batch * p.turns.blocks * p.turns.panels, multiply_task, &p);
+    td_pool_run(pool, desc->batch.count * p.turns.blocks * p.turns.panels, multiply_task, &p);
 }

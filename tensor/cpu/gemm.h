@@ -34,10 +34,12 @@ typedef struct td_gemm_desc {
     const void *bias; /* n elements, or NULL */
     bool accumulate;
 
-    /* `batch` products, 1 for a plain one; operand number t begins t*stride further on. A stride
-     * of 0 uses the same matrix for all (not for c). */
-    int64_t batch;
-    int64_t a_batch, b_batch, c_batch;
+    /* `count` products, 1 for a plain one; operand number t begins t times its stride (a, b, c)
+     * further on. A stride of 0 uses the same matrix for all (not for c). */
+    struct {
+        int64_t count;
+        int64_t a, b, c;
+    } batch;
 
     /* Multiplied in bf16, where td_gemm_kernels_for has kernels for it, and added up in f32. Each
      * factor is bf16, or f32 that is rounded; or both are f32 and split in two. It must be dense

@@ -25,7 +25,7 @@ typedef struct few_job {
 bool td_gemm_is_few(const td_gemm_desc *d)
 {
     bool turned = d->b_row == 1 && d->b_col != 1;
-    return d->dtype == TD_F32 && !d->bf16 && d->batch == 1 && d->m <= TD_FEW_ROWS &&
+    return d->dtype == TD_F32 && !d->bf16 && d->batch.count == 1 && d->m <= TD_FEW_ROWS &&
            (turned || d->b_col == 1) && (double)d->n * (double)d->k >= LEAST;
 }
 

@@ -99,8 +99,8 @@ static void packed_step(const td_optim_job *job, const td_optim_slice *s, int64_
         }
         job->loops->update(job->op, count, values_at(job, s, from), grad_at(job, s, from), state,
                            &step);
-        job->loops->philox(blocks * TD_PACK / 4, draw, s->key, (uint64_t)s->step,
-                           (uint64_t)(s->element + from - s->begin) / 4);
+        job->loops->philox(blocks * TD_PACK / 4, draw, s->rounding.key, (uint64_t)s->step,
+                           (uint64_t)(s->rounding.element + from - s->begin) / 4);
         for (int k = 0; k < 2; k++) {
             job->loops->pack(blocks, at[k], averages[k], job->packed, draw, 16 * k);
         }
@@ -128,7 +128,7 @@ static void optim_range(void *ctx, int64_t begin, int64_t end)
     const td_optim_job *job = ctx;
     for (int i = first_slice(job, begin); i < job->count && job->slices[i].begin < end; i++) {
         td_optim_slice settled = job->slices[i], *s = &settled;
-        if (s->scale != NULL) {
+        if (s->device.scale != NULL) {
             td_slice_settle(s);
         }
         int64_t from = s->begin > begin ? s->begin : begin;

@@ -19,10 +19,10 @@ static td_tensor batch_of(const td_tensor *t)
 /* The rows of all batches may be one matrix, if they share their right side: a Linear layer. */
 static void join_batch(td_gemm_desc *g)
 {
-    if (g->batch > 1 && g->b_batch == 0 && g->a_batch == g->m * g->a_row &&
-        g->c_batch == g->m * g->c_row) {
-        g->m *= g->batch;
-        g->batch = 1;
+    if (g->batch.count > 1 && g->batch.b == 0 && g->batch.a == g->m * g->a_row &&
+        g->batch.c == g->m * g->c_row) {
+        g->m *= g->batch.count;
+        g->batch.count = 1;
     }
 }
 
@@ -64,10 +64,10 @@ static void multiply_batches(td_gemm_desc g, td_tensor *c, const td_tensor *a, c
         part.c = (char *)part.c + at.offset[0] * (int64_t)td_dtype_size(c->dtype);
         part.a = forward(td_ptr(a), at.offset[1], a->dtype);
         part.b = forward(td_ptr(b), at.offset[2], b->dtype);
-        part.batch = n;
-        part.c_batch = walk.stride[0][0];
-        part.a_batch = walk.stride[1][0];
-        part.b_batch = walk.stride[2][0];
+        part.batch.count = n;
+        part.batch.c = walk.stride[0][0];
+        part.batch.a = walk.stride[1][0];
+        part.batch.b = walk.stride[2][0];
         join_batch(&part);
         run_gemm(td_device_of(c), &part);
     }
@@ -198,7 +198,7 @@ void td_cpu_matmul_few(td_tensor *c, const td_tensor *a, const td_tensor *b, con
                        .c = td_ptr(c),
                        .c_row = c->stride[0],
                        .bias = bias != NULL ? td_ptr(bias) : NULL,
-                       .batch = 1,
+                       .batch.count = 1,
                        .b_dtype = b->dtype };
     td_gemm_few(td_cpu_pool(td_device_of(c)), &g);
 }

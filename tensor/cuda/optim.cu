@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(TD_CUDA_THREADS)
     for (int i = first_slice(slices, count, begin); i < count && slices[i].begin < end; i++) {
         __shared__ td_optim_slice settled;
         const td_optim_slice *slice = &slices[i];
-        if (slice->scale != NULL) { /* for all threads alike */
+        if (slice->device.scale != NULL) { /* for all threads alike */
             __syncthreads();
             if (threadIdx.x == 0) {
                 settled = *slice;
@@ -247,7 +247,7 @@ __global__ void __launch_bounds__(TD_CUDA_THREADS)
         return;
     }
     td_optim_slice s = slices[i];
-    if (s.scale != NULL) {
+    if (s.device.scale != NULL) {
         td_slice_settle(&s);
     }
     if (s.skip) {
@@ -266,8 +266,8 @@ __global__ void __launch_bounds__(TD_CUDA_THREADS)
     }
     uint32_t draw[TD_PACK];
     for (int k = 0; k < TD_PACK; k += 4) {
-        td_philox_words(s.key, (uint64_t)s.step, (uint64_t)(s.element + begin - s.begin + k) / 4,
-                        draw + k);
+        td_philox_words(s.rounding.key, (uint64_t)s.step,
+                        (uint64_t)(s.rounding.element + begin - s.begin + k) / 4, draw + k);
     }
     td_packed_put(packed, m + at, mean, draw, 0);
     td_packed_put(packed, v + at, square, draw, 16);

@@ -104,16 +104,21 @@ typedef struct td_optim_slice {
     /* Packed state (tensor/kernels/packed.h) is rounded stochastically: element e, counted from
      * `element`, a multiple of 16, draws Philox's word e % 4 of the counter (step, e / 4). key:
      * td_philox_mixed_key. */
-    uint64_t key;
-    int64_t element;
+    struct {
+        uint64_t key;
+        int64_t element;
+    } rounding;
 
-    /* NULL, or the numbers of a loss scaler in the device's memory. The device then decides whether
-     * this step is skipped. It also corrects `step`, which counts steps that the device skipped and
-     * the host has not seen: scale[TD_SCALE_UNSEEN] - unseen of them (tensor/kernels/scaling.h). */
-    const double *scale;
-    int64_t unseen;
-    double average; /* an average's decay, which grows to this value with `step`, and from which the
-                       device computes lr; 0: lr is given */
+    /* scale: NULL, or the numbers of a loss scaler in the device's memory. The device then decides
+     * whether this step is skipped. It also corrects `step`, which counts steps that the device
+     * skipped and the host has not seen: scale[TD_SCALE_UNSEEN] - unseen of them
+     * (tensor/kernels/scaling.h). average: an average's decay, which grows to this value with
+     * `step`, and from which the device computes lr; 0: lr is given. */
+    struct {
+        const double *scale;
+        int64_t unseen;
+        double average;
+    } device;
 } td_optim_slice;
 
 /* The numbers of a loss scaler. */

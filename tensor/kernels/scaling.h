@@ -30,12 +30,12 @@ TD_EVERYWHERE double td_average_decay(double decay, double n)
     return fmin((1.0 + n) / (10.0 + n), decay);
 }
 
-/* A slice that asks a scaler (slice->scale), as the host would have filled it in if it knew which
- * steps were skipped. */
+/* A slice that asks a scaler (slice->device.scale), as the host would have filled it in if it knew
+ * which steps were skipped. */
 TD_EVERYWHERE void td_slice_settle(td_optim_slice *s)
 {
-    int64_t skipped = (int64_t)s->scale[TD_SCALE_UNSEEN] - s->unseen;
-    s->skip = s->skip || s->scale[TD_SCALE_OUTCOME] != TD_SCALE_TAKEN;
+    int64_t skipped = (int64_t)s->device.scale[TD_SCALE_UNSEEN] - s->device.unseen;
+    s->skip = s->skip || s->device.scale[TD_SCALE_OUTCOME] != TD_SCALE_TAKEN;
     if (skipped == 0) {
         return;
     }
@@ -45,7 +45,7 @@ TD_EVERYWHERE void td_slice_settle(td_optim_slice *s)
         s->bias1 = 1.0 - pow(s->beta1, (double)s->step);
         s->bias2 = 1.0 - pow(s->beta2, (double)s->step);
     }
-    if (s->average > 0.0) {
-        s->lr = -(1.0 - td_average_decay(s->average, (double)(s->step - 1)));
+    if (s->device.average > 0.0) {
+        s->lr = -(1.0 - td_average_decay(s->device.average, (double)(s->step - 1)));
     }
 }

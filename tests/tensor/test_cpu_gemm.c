@@ -99,20 +99,20 @@ static product make_product(td_dtype dtype, int64_t m, int64_t n, int64_t k, int
 {
     product p;
     td_gemm_desc *d = &p.desc;
-    *d = (td_gemm_desc){ .dtype = dtype, .m = m, .n = n, .k = k, .batch = batch };
-    d->a_batch = choose_strides(m, k, &d->a_row, &d->a_col);
-    d->b_batch = choose_strides(k, n, &d->b_row, &d->b_col);
+    *d = (td_gemm_desc){ .dtype = dtype, .m = m, .n = n, .k = k, .batch.count = batch };
+    d->batch.a = choose_strides(m, k, &d->a_row, &d->a_col);
+    d->batch.b = choose_strides(k, n, &d->b_row, &d->b_col);
     d->c_row = n + (int64_t)(random_bits() % 4);
-    d->c_batch = m * d->c_row + 3;
-    p.a = make_operand(dtype, d->a_batch * (batch + 1));
-    p.b = make_operand(dtype, d->b_batch * (batch + 1));
-    p.c = make_operand(dtype, d->c_batch * (batch + 1));
+    d->batch.c = m * d->c_row + 3;
+    p.a = make_operand(dtype, d->batch.a * (batch + 1));
+    p.b = make_operand(dtype, d->batch.b * (batch + 1));
+    p.c = make_operand(dtype, d->batch.c * (batch + 1));
     p.bias = make_operand(dtype, n);
     if (batch > 1 && random_bits() % 3 == 0) {
-        d->a_batch = 0;
+        d->batch.a = 0;
     }
     if (batch > 1 && random_bits() % 3 == 0) {
-        d->b_batch = 0;
+        d->batch.b = 0;
     }
     d->a = p.a.data;
     d->b = p.b.data;
@@ -149,11 +149,11 @@ static void *compute(td_pool *pool, product *p)
 static void check_element(const product *p, const void *c, int64_t t, int64_t i, int64_t j)
 {
     const td_gemm_desc *d = &p->desc;
-    int64_t at = t * d->c_batch + i * d->c_row + j;
+    int64_t at = t * d->batch.c + i * d->c_row + j;
     double sum = 0, scale = 0;
     for (int64_t q = 0; q < d->k; q++) {
-        double term = p->a.exact[t * d->a_batch + i * d->a_row + q * d->a_col] *
-                      p->b.exact[t * d->b_batch + q * d->b_row + j * d->b_col];
+        double term = p->a.exact[t * d->batch.a + i * d->a_row + q * d->a_col] *
+                      p->b.exact[t * d->batch.b + q * d->b_row + j * d->b_col];
         sum += term;
         scale += fabs(term);
     }
@@ -179,9 +179,9 @@ static void check_product(const product *p, const void *c)
 {
     const td_gemm_desc *d = &p->desc;
     for (int64_t i = 0; i < p->c.count; i++) {
-        int64_t t = i / d->c_batch, row = i % d->c_batch / (d->c_row ? d->c_row : 1);
-        int64_t col = d->c_row ? i % d->c_batch % d->c_row : 0;
-        if (t < d->batch && row < d->m && col < d->n) {
+        int64_t t = i / d->batch.c, row = i % d->batch.c / (d->c_row ? d->c_row : 1);
+        int64_t col = d->c_row ? i % d->batch.c % d->c_row : 0;
+        if (t < d->batch.count && row < d->m && col < d->n) {
             check_element(p, c, t, row, col);
         } else {
             assert_true(value_at(d->dtype, c, i) == p->c.exact[i]);
@@ -286,7 +286,7 @@ static void rows_of_few(td_isa isa)
                        .c_row = N,
                        .bias = bias.data,
                        .accumulate = true,
-                       .batch = 1 };
+                       .batch.count = 1 };
     for (int turned = 0; turned < 2; turned++) {
         d.b_row = turned ? 1 : N;
         d.b_col = turned ? K_ : 1;
@@ -350,7 +350,7 @@ static void test_layout_does_not_matter(void **state)
                        .b_col = K_,
                        .c = c,
                        .c_row = N,
-                       .batch = 1 };
+                       .batch.count = 1 };
     void *workspace = malloc(td_gemm_workspace(&d));
     td_gemm(NULL, &d, workspace);
     d.b = b.data;
@@ -410,16 +410,16 @@ static void check_far_columns(td_dtype dtype, bool accumulate)
                        .b_col = 1,
                        .c_row = N,
                        .bias = bias.data,
-                       .batch = BATCH,
-                       .a_batch = M * K_,
-                       .b_batch = 0,
-                       .c_batch = M * N,
+                       .batch.count = BATCH,
+                       .batch.a = M * K_,
+                       .batch.b = 0,
+                       .batch.c = M * N,
                        .accumulate = accumulate };
     product plain = { d, a, b, c, bias }, far = plain;
     far.desc.a = turned;
     far.desc.a_row = 1;
     far.desc.a_col = FAR;
-    far.desc.a_batch = K_ * FAR;
+    far.desc.batch.a = K_ * FAR;
     td_pool *pool = td_pool_new(3);
     void *expected = compute(NULL, &plain), *alone = compute(NULL, &far);
     void *together = compute(pool, &far);

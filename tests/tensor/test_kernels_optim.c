@@ -146,7 +146,8 @@ static void sgd_cases(td_dtype dtype)
         true);
     /* Settled on the device: one after the other, in the same memory of a block. */
     td_tensor *scale = td_zeros(TD_SHAPE(TD_SCALE_NUMBERS), TD_F64, ref_device());
-    sgd_steps(dtype, (td_optim_slice){ .lr = 0.1, .momentum = 0.9, .scale = td_ptr(scale) }, true);
+    sgd_steps(dtype, (td_optim_slice){ .lr = 0.1, .momentum = 0.9, .device.scale = td_ptr(scale) },
+              true);
     td_free(scale);
 }
 
@@ -360,8 +361,8 @@ static void place_packed(td_optim_slice *s, int step)
                                  .bias1 = 1.0 - pow(0.9, step + 1),
                                  .bias2 = 1.0 - pow(0.97, step + 1),
                                  .decoupled = i % 2 == 0,
-                                 .key = 77 + (uint64_t)i,
-                                 .element = i == 3 ? 4096 : 0 };
+                                 .rounding.key = 77 + (uint64_t)i,
+                                 .rounding.element = i == 3 ? 4096 : 0 };
     }
 }
 
