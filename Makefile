@@ -278,7 +278,7 @@ $(PAGE): $(addprefix apps/tools/report/page.,html css js)
 	@mkdir -p $(@D)
 	$(call say,EMBED,$@)for f in $^; do echo "static const char *const page_$${f##*.}[] = {" && \
 	    sed 's/[\\"]/\\&/g; s/.*/"&\\n",/' $$f && echo 'NULL };' || exit 1; done >$@
-$(O)/apps/tools/report/page.o build/fuzz/apps/tools/report/page.o lint: $(PAGE)
+$(O)/apps/tools/report/page.o lint: $(PAGE)
 
 # Objects of other libraries that are linked in stay inside.
 $(B)/libtandem.so.$(ABI): $(LIB) scripts/exports.map $(LINKED)

@@ -13,7 +13,8 @@ LEFT, BARS, LINE, ROW, TOP = 10, 330, 650, 112, 60  # pixels
 
 
 class Run:
-    """A run's folder: what a rank keeps, and rank 0's quickest step: the one that other programs disturbed least."""
+    """A run's folder: what a rank keeps, and rank 0's quickest step: the one that other programs disturbed least. Of
+    DataParallel, whose devices are threads, the first device's."""
 
     def __init__(self, folder):
         settings = json.load(open(f"{folder}/settings.json"))
@@ -27,7 +28,7 @@ class Run:
         inside = [e for e in events if e["ph"] != "M" and e["pid"] == 0 and begin <= e["ts"] < begin + self.length]
         self.kept["step memory"] = max((e["args"]["step"] for e in inside if e["ph"] == "C"), default=0) / 2**20
         self.spans = [(self.kind(e), e["ts"] - begin, e["dur"], e.get("args", {}).get("bytes", 0) / 2**20)
-                      for e in inside if e["ph"] == "X" and self.kind(e)]
+                      for e in inside if e["ph"] == "X" and self.kind(e) and (e["tid"] == 0 or self.kind(e) == "message")]
         self.sent = sum(mib for kind, _, _, mib in self.spans if kind == "message")
         self.exposed = self.time_of("message") - self.overlap()
 
