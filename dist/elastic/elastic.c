@@ -2,6 +2,7 @@
 #include "dist/elastic/internal.h"
 
 #include "dist/comm/collectives.h"
+#include "dist/comm/group.h"
 #include "dist/ddp/ddp.h"
 #include "dist/ddp/extra.h"
 #include "dist/leaves/leaves.h"
@@ -200,9 +201,14 @@ int64_t td_elastic_step(const td_elastic *e)
     return e->step;
 }
 
-void td_elastic_failed(td_elastic *e)
+bool td_elastic_failed(td_elastic *e)
 {
-    e->stands = false;
+    if (e->stands && (e->failed || td_group_check(td_dist_world()) != TD_OK)) {
+        td_elastic_restore(e);
+        e->stands = false;
+        e->failed = true;
+    }
+    return e->failed;
 }
 
 /* ---- steps ---- */
@@ -228,6 +234,7 @@ bool td_elastic_commit(td_elastic *e)
     if (!e->stands || e->failed || sum_arrivals(e, &come) != TD_OK) {
         td_elastic_restore(e);
         e->stands = false;
+        e->failed = true;
         return false;
     }
     e->step++;

@@ -81,9 +81,10 @@ int64_t td_elastic_step(const td_elastic *run);
  * has died; everything is as it was before the step. */
 bool td_elastic_commit(td_elastic *run);
 
-/* Notes that a collective of the program's own has failed, as td_evaluate may: the world does not
- * go on. */
-void td_elastic_failed(td_elastic *run);
+/* After a failure, of td_elastic_commit or of a collective of the program's own, as td_evaluate
+ * has: whether the world has failed, and not this process alone. Then the world does not go on, and
+ * what td_elastic_commit keeps is as it was after the latest step. */
+bool td_elastic_failed(td_elastic *run);
 
 /* After the last step, and what is done with its result. true: all ranks have come here, and the
  * run is over. false: a rank has died before; td_elastic_meet follows. */

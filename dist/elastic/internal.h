@@ -21,8 +21,9 @@ typedef struct td_elastic_members {
 /* What forward changes, as it was before the step. */
 typedef struct td_elastic_kept {
     td_state_list list;
-    td_tensor **copies; /* of its buffers */
-    uint64_t *draws;    /* of each Dropout */
+    td_tensor **copies;  /* of its buffers */
+    uint64_t *draws;     /* of each Dropout */
+    td_generator random; /* the default one */
 } td_elastic_kept;
 
 struct td_elastic {

@@ -68,6 +68,8 @@ static void move_kept(td_elastic *e, bool restores)
         }
     }
     td_module_each(e->options.state->model, visit_draws, &(draws_visit){ k->draws, 0, restores });
+    *(restores ? td_default_generator() : &k->random) =
+        restores ? k->random : *td_default_generator();
 }
 
 void td_elastic_keep(td_elastic *e)

@@ -115,6 +115,7 @@ static void learn_step(elastic_process *p)
 {
     int64_t step = td_elastic_step(p->run);
     td_batch all;
+    (void)td_random_i63(td_default_generator()); /* as a module's forward may */
     if (p->loader != NULL) {
         next_batch(p, &all);
     }
@@ -304,15 +305,37 @@ static void continue_stopped(elastic_parent *p)
     }
 }
 
+static bool has_rank(pid_t pid)
+{
+    bool has = false;
+    for (int rank = 0; rank < board->c.ranks; rank++) {
+        has = has || board->rank_pids[rank] == pid;
+    }
+    return has;
+}
+
 static void kill_one(elastic_parent *p)
 {
     int place = rand() % p->alive; /* the generator of the C library, which only kills use */
     for (int i = 0; i < p->started; i++) {
         if (p->pids[i] != 0 && place-- == 0) {
             kill(p->pids[i], SIGKILL);
+            p->result.first_killed += board->rank_pids[0] == p->pids[i];
             return;
         }
     }
+}
+
+/* While the run has not gone on: the newest process, if it is in no world yet. */
+static bool kill_newcomer(elastic_parent *p)
+{
+    pid_t newest = p->pids[p->started - 1];
+    if (!board->c.replaced || newest == 0 || has_rank(newest)) {
+        return false;
+    }
+    kill(newest, SIGKILL);
+    p->result.joining_killed++;
+    return true;
 }
 
 static int by_value(const void *a, const void *b)
@@ -346,6 +369,7 @@ static void run_all(elastic_parent *p, double limit)
         bool due = kills < c->kills && board->step > 1 && board->hash == 0 && p->alive > 1;
         if (!ready) {
             next = td_clock() + c->least;
+            kills += kills < c->kills && rand() % 256 == 0 && kill_newcomer(p);
         } else if (due && td_clock() > next) {
             if (next > 0) {
                 kill_one(p);
@@ -420,4 +444,20 @@ elastic_result elastic_run(const elastic_case *c, double limit)
     assert_false(differ);
     procs_assert_nothing_left();
     return result;
+}
+
+elastic_result elastic_require_storm(elastic_case c, double limit)
+{
+    const elastic_case quiet = { .ranks = 1, .leaves = c.leaves, .steps = c.steps };
+    uint64_t hash = elastic_run(&quiet, limit).hash;
+    elastic_result r = elastic_run(&c, limit);
+    print_message("# %d processes in %d memberships, %d kills of rank 0, %d of newcomers without a "
+                  "rank; from a death to the next step: median %.0f ms, at most %.0f ms\n",
+                  r.started, r.worlds, r.first_killed, r.joining_killed, r.median * 1e3,
+                  r.longest * 1e3);
+    if (hash == 0 || r.failed > 0 || r.hash != hash || r.started < c.ranks + c.kills / 2) {
+        fail_msg("%d processes failed (%s); %016llx, and not %016llx", r.failed, r.message,
+                 (unsigned long long)r.hash, (unsigned long long)hash);
+    }
+    return r;
 }

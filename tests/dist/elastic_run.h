@@ -30,7 +30,7 @@ typedef struct elastic_case {
     int kills;
     unsigned seed;
     double least, most;
-    bool paced;    /* none while the run has not gone on after the one before */
+    bool paced;    /* while the run has not gone on after the one before, only of newcomers */
     double pause;  /* seconds that a step takes longer */
     bool replaced; /* each that dies is replaced */
     bool stops;    /* the victim is stopped instead, and continues when the others have gone on */
@@ -38,15 +38,21 @@ typedef struct elastic_case {
 } elastic_case;
 
 typedef struct elastic_result {
-    uint64_t hash;          /* of all that have finished, which have the same; 0: none has */
-    int started, worlds;    /* processes; the number of the last world */
-    int failed;             /* processes that ended with an error */
+    uint64_t hash;       /* of all that have finished, which have the same; 0: none has */
+    int started, worlds; /* processes; the number of the last world */
+    int failed;          /* processes that ended with an error */
+    int first_killed;    /* of the random kills: of rank 0, and of newcomers not yet in a world */
+    int joining_killed;
     char message[1024];     /* of one of them */
     double median, longest; /* seconds from a death to the next committed step */
 } elastic_result;
 
 /* Runs a case in at most `limit` seconds; otherwise the test fails. Nothing is left behind. */
 elastic_result elastic_run(const elastic_case *c, double limit);
+
+/* Requires a case with random kills to end like a run of one process in which nothing happens, and
+ * prints how long the others took to go on. */
+elastic_result elastic_require_storm(elastic_case c, double limit);
 
 /* In the run's other processes, for tests that play a member: the store, with the run's prefix. */
 void elastic_play(void (*fn)(td_store *store));
