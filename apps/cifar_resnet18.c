@@ -69,6 +69,9 @@ static td_status open_data(train_run *r)
 {
     job *j = (job *)r;
     bool fetches = td_dist_local_rank() == 0;
+    TD_CHECK(!j->download || !ranks_elastic(), TD_E_ARG,
+             "tdrun --elastic, and --download: processes that begin at different times would each "
+             "fetch the data; run the program once without tdrun");
     if (!fetches) {
         TD_TRY(ranks_barrier());
     }
@@ -193,6 +196,11 @@ static const train_task task = { .name = "ResNet-18 on CIFAR-10",
 
 /* ---- training ---- */
 
+static td_loader *load(train_run *r)
+{
+    return train_loader(r, td_dist_is_initialized() ? train_sampler(r) : NULL);
+}
+
 static td_status train(train_run *r)
 {
     if (td_dist_is_initialized() && !train_args_find(&r->args, "print-every")->given) {
@@ -210,8 +218,7 @@ static td_status train(train_run *r)
     r->optim = r->net == NULL ? NULL
                               : td_sgd(td_parameters(r->net), .lr = r->args.lr, .momentum = 0.9,
                                        .nesterov = true, .weight_decay = 1e-4);
-    r->loader = train_loader(r, td_dist_is_initialized() ? train_sampler(r) : NULL);
-    return train_loop(r);
+    return train_loop(r, load);
 }
 
 static int run(job *j)

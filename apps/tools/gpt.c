@@ -26,6 +26,19 @@ static bool is_vector(const td_param *param, void *user)
     return param->tensor->ndim < 2;
 }
 
+static td_loader *gpt_load(train_run *r)
+{
+    const gpt_run *g = (const gpt_run *)r;
+    int64_t windows =
+        r->args.batch_size * train_world(r) * train_group_size(r) * g->learning.epoch_steps;
+    td_deal deal = train_deal(r);
+    int64_t parts = deal.parts > 0 ? deal.parts : 1;
+    return td_loader_open(
+        g->train, .batch_size = r->args.batch_size * parts, .device = r->args.device,
+        .sampler = td_window_sampler(windows, (uint64_t)r->args.seed), .deal = deal,
+        .workers = (int)r->args.workers, .streamed = r->args.compute.streamed);
+}
+
 static td_status train_gpt(train_run *r)
 {
     gpt_run *g = (gpt_run *)r;
@@ -41,15 +54,7 @@ static td_status train_gpt(train_run *r)
     if (r->optim == NULL || td_optim_group(r->optim, is_vector, NULL, 1.0, 0.0) < 0) {
         return TD_E_NOMEM; /* td_last_error has the reason */
     }
-    int64_t windows =
-        r->args.batch_size * train_world(r) * train_group_size(r) * g->learning.epoch_steps;
-    td_deal deal = train_deal(r);
-    int64_t parts = deal.parts > 0 ? deal.parts : 1;
-    r->loader =
-        td_loader_open(g->train, .batch_size = r->args.batch_size * parts, .device = r->args.device,
-                       .sampler = td_window_sampler(windows, (uint64_t)r->args.seed), .deal = deal,
-                       .workers = (int)r->args.workers, .streamed = r->args.compute.streamed);
-    return train_loop(r);
+    return train_loop(r, gpt_load);
 }
 
 /* A tokenizer that the model's file names. */

@@ -11,6 +11,8 @@ static td_status test_net_program(train_run *r)
 {
     classify_run *c = (classify_run *)r;
     td_evaluation e;
+    TD_CHECK(!ranks_elastic(), TD_E_ARG,
+             "tdrun --elastic is for training; a test has no state that could go on");
     TD_TRY(train_begin(r));
     r->net = classify_net(c);
     if (r->net == NULL) {

@@ -9,23 +9,28 @@
  * metrics.csv and a TensorBoard file. The same command goes on from the highest checkpoint. */
 #include "apps/tools/train_net/classify.h"
 
+static td_loader *train_net_load(train_run *r)
+{
+    td_loader *loader = train_loader(r, train_sampler(r));
+    if (loader == NULL) {
+        (void)td_fail_context(TD_E_ARG, "TRAIN.BATCH_SIZE %" PRId64, r->args.batch_size);
+    }
+    return loader;
+}
+
 static td_status train_net_program(train_run *r)
 {
     classify_run *c = (classify_run *)r;
     TD_TRY(classify_begin(c));
     r->net = classify_net(c);
     r->optim = classify_optim(c);
-    r->loader = train_loader(r, train_sampler(r));
-    if (r->loader == NULL) {
-        (void)td_fail_context(TD_E_ARG, "TRAIN.BATCH_SIZE %" PRId64, r->args.batch_size);
-    }
-    if (r->net == NULL || r->optim == NULL || r->loader == NULL) {
+    if (r->net == NULL || r->optim == NULL) {
         return TD_E_NOMEM; /* or what else has kept them from being made */
     }
     if (r->args.files.resume == NULL) {
         TD_TRY(classify_load_weights(c));
     }
-    TD_TRY(train_loop(r));
+    TD_TRY(train_loop(r, train_net_load));
     return classify_report_bad(c);
 }
 

@@ -5,20 +5,44 @@
 
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 
-void ranks_begin(train_args *args)
+bool ranks_elastic(void)
 {
-    int local = td_dist_local_world_size();
-    printf("[init] == local rank: %d, global rank: %d ==\n", td_dist_local_rank(), td_dist_rank());
-    fflush(stdout);
-    if (args->workers > 0 && !train_args_find(args, "workers")->given) {
-        args->workers = args->workers > local ? args->workers / local : 1;
-    }
+    return getenv("TANDEM_ELASTIC") != NULL && td_dist_is_launched();
+}
+
+/* An elastic process begins in no world: the launcher's numbers hold until it is in one. */
+static int rank_number(const char *name, int here)
+{
+    const char *text = ranks_elastic() && !td_dist_is_initialized() ? getenv(name) : NULL;
+    return text != NULL ? atoi(text) : here;
+}
+
+int ranks_local(void)
+{
+    return rank_number("LOCAL_RANK", td_dist_local_rank());
+}
+
+int ranks_local_size(void)
+{
+    return rank_number("LOCAL_WORLD_SIZE", td_dist_local_world_size());
 }
 
 bool ranks_first(void)
 {
-    return td_dist_rank() == 0;
+    return rank_number("RANK", td_dist_rank()) == 0;
+}
+
+void ranks_begin(train_args *args)
+{
+    int size = ranks_local_size();
+    printf("[init] == local rank: %d, global rank: %d ==\n", ranks_local(),
+           rank_number("RANK", td_dist_rank()));
+    fflush(stdout);
+    if (args->workers > 0 && !train_args_find(args, "workers")->given) {
+        args->workers = args->workers > size ? args->workers / size : 1;
+    }
 }
 
 td_status ranks_sum(double *values, int count)

@@ -5,6 +5,12 @@
 
 #include "apps/tools/common/train_args.h"
 
+/* Whether this process is one of tdrun --elastic, whose worlds come and go (train_elastic.c). */
+bool ranks_elastic(void);
+
+int ranks_local(void); /* this process's number on its host, and how many there are */
+int ranks_local_size(void);
+
 /* After td_dist_init and before train_args_apply: prints "[init] == local rank: L, global rank: R
  * ==" and gives this rank its part of the loader threads, unless --workers is given. (td_dist_init
  * has given it its part of the host's CPUs.) */

@@ -155,60 +155,6 @@ static td_status learn(void *user, td_tensor *const *inputs, td_tensor **results
     return train_hash(r, TRAIN_AFTER);
 }
 
-/* ---- metrics ---- */
-
-#define METRIC_NAMES(rate)                                                                         \
-    {                                                                                              \
-        [TRAIN_LOSS] = "train/loss", [TRAIN_EPOCH_LOSS] = "train/epoch_loss",                      \
-        [TRAIN_EPOCH_ACCURACY] = "train/epoch_accuracy", [TRAIN_LR] = "lr",                        \
-        [TRAIN_IMAGES_PER_SECOND] = rate, [TRAIN_TEST_LOSS] = "test/loss",                         \
-        [TRAIN_TEST_ACCURACY] = "test/accuracy",                                                   \
-        [TRAIN_EPOCH_ACCURACY_K] = "train/epoch_accuracy_k",                                       \
-        [TRAIN_TEST_ACCURACY_K] = "test/accuracy_k", [TRAIN_DATA_WAIT] = "data_wait_seconds",      \
-        [TRAIN_EPOCH] = "epoch"                                                                    \
-    }
-static const char *const metric_names[2][TRAIN_METRICS] = { METRIC_NAMES("images_per_second"),
-                                                            METRIC_NAMES("tokens_per_second") };
-
-static td_status log_open(train_run *r)
-{
-    TD_TRY(ranks_first() ? metrics_open(r->args.files.log_dir, metric_names[r->task->tokens],
-                                        r->task->metrics, train_steps_done(r), &r->log.rows)
-                         : TD_OK);
-    return train_write_settings(r);
-}
-
-static td_status log_step(const train_run *r, double loss, double wait)
-{
-    const double values[TRAIN_METRICS] = {
-        [TRAIN_LOSS] = loss,
-        [TRAIN_EPOCH_LOSS] = train_epoch_loss(r),
-        [TRAIN_EPOCH_ACCURACY] = train_epoch_accuracy(r),
-        [TRAIN_LR] = td_optim_lr(r->optim),
-        [TRAIN_IMAGES_PER_SECOND] = progress_rate(&r->progress, r->clock.step_targets),
-        [TRAIN_TEST_LOSS] = NAN,
-        [TRAIN_TEST_ACCURACY] = NAN,
-        [TRAIN_EPOCH_ACCURACY_K] = train_epoch_accuracy_k(r),
-        [TRAIN_TEST_ACCURACY_K] = NAN,
-        [TRAIN_DATA_WAIT] = wait,
-        [TRAIN_EPOCH] = (double)(r->state.epoch + 1),
-    };
-    return r->log.rows != NULL ? metrics_write(r->log.rows, train_steps_done(r), values) : TD_OK;
-}
-
-td_status train_log_test(const train_run *r, const td_evaluation *e)
-{
-    double values[TRAIN_METRICS];
-    for (int i = 0; i < TRAIN_METRICS; i++) {
-        values[i] = NAN;
-    }
-    values[TRAIN_TEST_LOSS] = e->loss;
-    values[TRAIN_TEST_ACCURACY] = r->task->tokens ? NAN : e->accuracy;
-    values[TRAIN_TEST_ACCURACY_K] = e->sums[1] / (double)e->seen;
-    values[TRAIN_EPOCH] = (double)(r->state.epoch + 1);
-    return r->log.rows != NULL ? metrics_write(r->log.rows, train_steps_done(r), values) : TD_OK;
-}
-
 /* ---- epochs ---- */
 
 /* The live line, what the task prints and logs, and a checkpoint if one is due in mid-epoch. */
@@ -224,7 +170,7 @@ static td_status after_step(train_run *r, double loss)
                                                    .accuracy = train_epoch_accuracy(r) });
     r->task->step_done(r, loss);
     double waited = td_loader_wait_seconds(r->loader);
-    TD_TRY(log_step(r, loss, waited - r->clock.step_waited));
+    TD_TRY(train_log_step(r, loss, waited - r->clock.step_waited));
     r->clock.step_waited = waited;
     bool due =
         train_is_due(train_steps_done(r), r->args.files.save_every_steps) && between_groups(r);
@@ -249,6 +195,10 @@ static td_status take_results(train_run *r)
     }
     r->so_far.optim_steps += last && results[RESULT_OUTCOME] == TD_SCALE_TAKEN;
     TD_TRY(count_step(r, results, r->so_far.targets[batch % RUNNER_DEPTH]));
+    if (r->ranks.elastic != NULL) {
+        TD_TRY(train_commit(r));
+        train_optimize(r);
+    }
     return after_step(r, results[RESULT_LOSS]);
 }
 
@@ -279,7 +229,19 @@ static td_status one_step(train_run *r, const td_batch *batch)
     return TD_OK;
 }
 
-/* The rest of the running epoch, or less if a signal asks to stop. */
+/* A loader that an elastic run has opened in mid-epoch draws again what the epoch's first one has
+ * drawn. */
+static bool next_batch(train_run *r, td_batch *batch)
+{
+    td_generator *g = td_default_generator(), before = *g;
+    bool there = td_loader_next(r->loader, batch);
+    if (r->ranks.elastic != NULL && r->state.batch > 0) {
+        *g = before;
+    }
+    return there;
+}
+
+/* The rest of the running epoch, or less if a signal asks to stop, or the world ends. */
 static td_status run_epoch(train_run *r)
 {
     if (r->state.batch == td_loader_batches(r->loader) &&
@@ -287,7 +249,8 @@ static td_status run_epoch(train_run *r)
         return TD_OK; /* resumed behind the last batch of an epoch that was not tested */
     }
     td_loader_seek(r->loader, (uint64_t)r->state.epoch, r->state.batch);
-    for (td_batch batch; !(r->stop && between_groups(r)) && td_loader_next(r->loader, &batch);) {
+    for (td_batch batch;
+         !(r->stop && between_groups(r)) && train_stands(r) && next_batch(r, &batch);) {
         td_trace_begin("step");
         td_status status = one_step(r, &batch);
         td_trace_end();
@@ -324,8 +287,8 @@ static td_status run_epochs(train_run *r)
         }
         progress_epoch(&r->progress, td_loader_batches(r->loader));
         TD_TRY(run_epoch(r));
-        if (r->state.batch < td_loader_batches(r->loader)) {
-            break; /* asked to stop in mid-epoch */
+        if (r->state.batch < td_loader_batches(r->loader) || !train_stands(r)) {
+            break; /* asked to stop in mid-epoch, or the next world goes on */
         }
         name_epoch(r, path);
         r->task->epoch_done(r, td_clock() - r->clock.began, path);
@@ -370,13 +333,11 @@ static void on_ddp_error(td_status status, const char *message, void *user)
     r->ranks.status = td_fail(status, "%s", message);
 }
 
+/* What the program has made, and what belongs to it. */
 static td_status prepare(train_run *r)
 {
-    if (r->net == NULL || r->optim == NULL || r->loader == NULL) {
+    if (r->net == NULL || r->optim == NULL) {
         return TD_E_NOMEM; /* or what else has kept the program from making them */
-    }
-    if (td_is_ddp(r->net)) {
-        td_ddp_on_error(r->net, on_ddp_error, r);
     }
     if (strcmp(r->args.compute.recompute, "none") != 0) {
         bool blocks = strcmp(r->args.compute.recompute, "block") == 0;
@@ -387,17 +348,27 @@ static td_status prepare(train_run *r)
     r->made.ema =
         averages ? td_ema_new(r->net, .decay = r->args.recipe.ema_decay, .warmup = true) : NULL;
     r->made.scaler = scales ? td_scaler_new() : NULL;
-    if ((averages && r->made.ema == NULL) || (scales && r->made.scaler == NULL)) {
-        return TD_E_NOMEM;
+    return (averages && r->made.ema == NULL) || (scales && r->made.scaler == NULL) ? TD_E_NOMEM
+                                                                                   : TD_OK;
+}
+
+/* What depends on the world. */
+static td_status open_here(train_run *r)
+{
+    if (td_is_ddp(r->net) && r->ranks.elastic == NULL) {
+        td_ddp_on_error(r->net, on_ddp_error, r);
     }
-    TD_TRY(train_begin_leaves(r));
-    train_hook_tell(r);
-    train_shard_tell(r);
-    TD_TRY(train_resume(r));
+    r->loader = r->ranks.load(r);
+    return r->loader != NULL ? train_begin_leaves(r) : TD_E_NOMEM;
+}
+
+/* Where nothing has refused the run. */
+static td_status accept(train_run *r, bool first)
+{
     TD_TRY(r->task->accepted != NULL ? r->task->accepted(r) : TD_OK);
     TD_TRY(train_hash_open(r));
-    TD_TRY(r->args.files.log_dir != NULL ? log_open(r) : TD_OK);
-    return r->args.summary ? train_show_summary(r) : TD_OK;
+    TD_TRY(r->args.files.log_dir != NULL ? train_log_open(r) : TD_OK);
+    return first && r->args.summary ? train_show_summary(r) : TD_OK;
 }
 
 static td_status test(train_run *r)
@@ -441,15 +412,14 @@ static td_status save_model(train_run *r)
     return TD_OK;
 }
 
-td_status train_loop(train_run *r)
+static td_status train_epochs(train_run *r, bool first)
 {
-    TD_TRY(prepare(r));
     td_autotune_first_step(); /* --summary's was none */
     signals_catch(ranks_first());
     progress_begin(&r->progress, ranks_first() && !r->args.quiet,
                    r->args.epochs * td_loader_batches(r->loader) - train_steps_done(r));
     r->progress.tokens = r->task->tokens;
-    if (r->task->begins != NULL) {
+    if (first && r->task->begins != NULL) {
         r->task->begins(r);
     }
     r->runner = (runner){ .step = train_has_stages(r)            ? train_learn_stages
@@ -464,7 +434,12 @@ td_status train_loop(train_run *r)
     progress_end(&r->progress);
     runner_end(&r->runner);
     signals_restore();
-    TD_TRY(status);
+    return status;
+}
+
+/* What comes after the training. */
+static td_status finish(train_run *r)
+{
     if (!r->stop) {
         TD_TRY(check_learned(r));
         TD_TRY(test(r));
@@ -475,4 +450,30 @@ td_status train_loop(train_run *r)
     }
     TD_TRY(train_report_end(r));
     return train_print_fingerprint(r);
+}
+
+/* A world of an elastic run. */
+static td_status train_here(train_run *r, bool first)
+{
+    TD_TRY(open_here(r));
+    TD_TRY(accept(r, first));
+    TD_TRY(train_epochs(r, first));
+    return train_stands(r) ? finish(r) : TD_OK;
+}
+
+td_status train_loop(train_run *r, td_loader *(*load)(train_run *r))
+{
+    r->ranks.load = load;
+    TD_TRY(prepare(r));
+    if (ranks_elastic()) {
+        TD_TRY(train_resume(r));
+        return train_worlds(r, train_here);
+    }
+    TD_TRY(open_here(r));
+    train_hook_tell(r);
+    train_shard_tell(r);
+    TD_TRY(train_resume(r));
+    TD_TRY(accept(r, true));
+    TD_TRY(train_epochs(r, true));
+    return finish(r);
 }

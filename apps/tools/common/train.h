@@ -29,6 +29,7 @@
 enum { TRAIN_PATH_BYTES = 4096 };
 
 typedef struct train_run train_run;
+typedef struct train_elastic train_elastic;
 
 /* What is special about a job (apps/cifar_resnet18.c, train_net/classify_task.c, gpt.c). */
 typedef struct train_task {
@@ -104,8 +105,10 @@ typedef struct train_together {
     train_hook hook;      /* --comm-hook */
     td_zero_options zero; /* --shard */
     train_leaf_results leaves;
-    int64_t parameters; /* of the whole model, before train_cut */
-    td_status status;   /* what td_ddp_on_error has told, if anything */
+    td_loader *(*load)(train_run *r); /* train_loop's */
+    train_elastic *elastic;           /* NULL: the run has one world */
+    int64_t parameters;               /* of the whole model, before train_cut */
+    td_status status;                 /* what td_ddp_on_error has told, if anything */
 } train_together;
 
 /* --save-async: the checkpoint that a thread is writing. */
@@ -131,7 +134,7 @@ struct train_run {
     char data_name[128];     /* "cifar10, 50000 images": what a checkpoint was trained on */
     const td_dataset *train; /* the task's */
     train_tests tests;
-    td_module *net; /* these three are made by the program, ended by train_end */
+    td_module *net; /* these two are made by the program */
     td_optim *optim;
     td_loader *loader;
     train_together ranks;
@@ -173,9 +176,10 @@ td_loader *train_loader(train_run *r, td_sampler *sampler);
 /* td_ddp of a model, with the options that the command line has given. */
 td_module *train_ddp(const train_run *r, td_module *model);
 
-/* Trains r->net on r->loader with r->optim, and tests it. If a signal stops it, it saves and
+/* Trains r->net with r->optim, and tests it. load opens r->train for this rank (NULL with
+ * td_last_error()); an elastic run calls it in each world. If a signal stops the run, it saves and
  * returns TD_OK with r->stop set. */
-td_status train_loop(train_run *r);
+td_status train_loop(train_run *r, td_loader *(*load)(train_run *r));
 
 /* ---- a program's main ---- */
 
@@ -222,7 +226,9 @@ typedef enum train_metric {
     TRAIN_METRICS
 } train_metric;
 
-/* Logs a test, on rank 0. */
+/* --log-dir (train_log.c), on rank 0. loss: of this rank's batch; wait: seconds for data. */
+td_status train_log_open(train_run *r);
+td_status train_log_step(const train_run *r, double loss, double wait);
 td_status train_log_test(const train_run *r, const td_evaluation *e);
 
 /* td_evaluate of r->net on r->tests.data (evaluate.c) with the task's measure and, if there are
@@ -303,6 +309,23 @@ td_status train_begin_leaves(train_run *r);
 td_status train_learn_leaves(void *user, td_tensor *const *inputs, td_tensor **results);
 /* The mean loss of all leaves of a step; all ranks call it. Without leaves *loss stays. */
 td_status train_sum_leaves(train_run *r, double *loss);
+
+/* tdrun --elastic (train_elastic.c): what does not go with it. */
+td_status train_check_elastic(const train_run *r);
+/* Runs a function in one world after the other until it has returned TD_OK in one that stands, or
+ * has failed by itself. first: it is this process's first world. The last world stays. */
+td_status train_worlds(train_run *r, td_status (*train_here)(train_run *r, bool first));
+/* Whether the world goes on. If not, the function above returns. */
+bool train_stands(const train_run *r);
+/* The end of a step, whose results r->state has: all ranks have all gradients. Otherwise the step
+ * is undone. */
+td_status train_commit(train_run *r);
+/* Leaves the last world. */
+td_status train_elastic_close(train_run *r);
+/* Adds where the run is, and its options, to a checkpoint's notes; takes the place from a file of
+ * the same data. (train_save.c) */
+void train_note_run(const train_run *r, notes *n);
+td_status train_take_state(train_run *r, const char *path);
 
 /* What a step gives the loop. */
 enum {

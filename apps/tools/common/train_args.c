@@ -1,5 +1,6 @@
 /* The options that training programs share: their table, checks and effects. */
 #include "apps/tools/common/train_args.h"
+#include "apps/tools/common/ranks.h"
 
 #include "dist/leaves/leaves.h"
 #include "dist/comm/launch/error_file.h"
@@ -134,7 +135,7 @@ static void on_not_finite(const char *message, void *user)
 static td_status choose_device(const train_args *args, td_device *device)
 {
     char name[32];
-    int local = td_dist_is_initialized() ? td_dist_local_rank() : 0;
+    int local = ranks_local();
     if (strcmp(args->compute.device_name, "cuda") != 0 || local == 0) {
         td_status status = td_device_parse(args->compute.device_name, device);
         return status == TD_OK ? TD_OK : td_fail_context(status, "%s", args->words.device);
@@ -157,9 +158,7 @@ td_status train_args_apply(train_args *args, const char *task)
         TD_TRY(td_set_threads(gpu ? TD_CPU : args->device, (int)args->compute.threads));
     }
     if (args->compute.pin) {
-        bool several = td_dist_is_initialized();
-        TD_TRY(td_pin_threads(args->device, several ? td_dist_local_rank() : 0,
-                              several ? td_dist_local_world_size() : 1));
+        TD_TRY(td_pin_threads(args->device, ranks_local(), ranks_local_size()));
     }
     td_math math = { .winograd = args->compute.winograd };
     TD_REQUIRE(td_precision_parse(args->compute.precision_name, &math.precision), TD_HERE,

@@ -23,7 +23,7 @@ td_status train_check_leaves(const train_run *r)
     if (r->args.ranks.leaves == 0) {
         return TD_OK;
     }
-    TD_CHECK(td_dist_is_initialized(), TD_E_ARG,
+    TD_CHECK(td_dist_is_initialized() || ranks_elastic(), TD_E_ARG,
              "--leaves is for processes; one is enough (--spawn 1, or tdrun "
              "--nproc-per-node 1)");
     TD_CHECK(!r->args.compute.graph, TD_E_ARG,
@@ -54,6 +54,7 @@ td_deal train_deal(const train_run *r)
 td_status train_begin_leaves(train_run *r)
 {
     int leaves = td_leaf_count(r->net);
+    free(r->ranks.leaves.loss);
     r->ranks.leaves.loss = leaves > 0 ? calloc((size_t)leaves, sizeof(double)) : NULL;
     return leaves == 0 || r->ranks.leaves.loss != NULL
                ? TD_OK
@@ -67,7 +68,8 @@ td_tensor *train_number(double value)
     return t;
 }
 
-/* Sums over leaves are exact: of counts, or of a few f32 as doubles. */
+/* Sums over leaves are exact: of counts, or of a few f32 as doubles. In an elastic run the
+ * optimizer waits until all ranks have the step's results (train.c). */
 td_status train_learn_leaves(void *user, td_tensor *const *inputs, td_tensor **results)
 {
     train_run *r = user;
@@ -96,7 +98,9 @@ td_status train_learn_leaves(void *user, td_tensor *const *inputs, td_tensor **r
         results[RESULT_SUMS + i] = train_number(totals[i]);
     }
     results[RESULT_OUTCOME] = r->made.scaler != NULL ? td_scaler_outcome(r->made.scaler) : NULL;
-    train_optimize(r);
+    if (r->ranks.elastic == NULL) {
+        train_optimize(r);
+    }
     return TD_OK;
 }
 
@@ -109,7 +113,7 @@ td_status train_sum_leaves(train_run *r, double *loss)
     if (losses == NULL) {
         return TD_OK;
     }
-    if (td_mesh_rank(r->ranks.mesh, "tp") > 0) {
+    if (r->ranks.mesh != NULL && td_mesh_rank(r->ranks.mesh, "tp") > 0) {
         memset(losses, 0, (size_t)leaves * sizeof *losses);
     }
     TD_TRY(ranks_sum(losses, leaves));

@@ -10,7 +10,7 @@
 
 td_status train_begin(train_run *r)
 {
-    if (td_dist_is_initialized()) {
+    if (td_dist_is_initialized() || ranks_elastic()) {
         ranks_begin(&r->args);
     }
     TD_TRY(train_find_latest(r));
@@ -20,6 +20,7 @@ td_status train_begin(train_run *r)
                TD_HERE, "--comm-hook %s is none of its forms", r->args.ranks.comm_hook);
     TD_TRY(train_set_shard(r));
     TD_TRY(train_report_begin(r));
+    TD_TRY(train_check_elastic(r));
     TD_TRY(train_check_leaves(r));
     TD_TRY(train_check_cut(r));
     if (r->args.files.trace != NULL) {
@@ -64,6 +65,7 @@ td_loader *train_loader(train_run *r, td_sampler *sampler)
 
 static void end(train_run *r)
 {
+    (void)train_elastic_close(r);
     report_live_close(&r->args.files.live);
     metrics_close(r->log.rows);
     hashes_close(r->log.hashes);
@@ -81,7 +83,7 @@ static void end(train_run *r)
 
 int train_main(train_run *r, train_program program)
 {
-    bool several = td_dist_is_launched();
+    bool several = td_dist_is_launched() && !ranks_elastic(); /* train_worlds joins others */
     td_status status =
         several ? td_dist_init(.timeout = r->args.ranks.timeout) : TD_OK; /* all wait */
     status = status == TD_OK ? program(r) : status;

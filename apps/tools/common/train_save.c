@@ -31,7 +31,7 @@ static void option_key(const cli_option *option, char *key, size_t size)
     snprintf(key, size, "option.%s", option->name);
 }
 
-static void note_run(const train_run *r, notes *n)
+void train_note_run(const train_run *r, notes *n)
 {
     const train_state *s = &r->state;
     notes_add(n, "task", "%s", r->task->name);
@@ -72,7 +72,7 @@ static td_status write_checkpoint(const train_run *r, td_checkpoint_options chec
     size_t bytes;
     char *choices = td_autotune_text(&bytes);
     notes all = { .count = 0 };
-    note_run(r, &all);
+    train_note_run(r, &all);
     if (choices != NULL) {
         notes_point(&all, "autotune", choices);
     }
@@ -337,16 +337,22 @@ static void find_place(train_run *r, int64_t world, bool loaded)
     }
 }
 
-static td_status train_save_load(train_run *r, td_checkpoint_options checkpoint)
+td_status train_take_state(train_run *r, const char *path)
 {
-    const char *path = checkpoint.path;
     char data[256];
     TD_TRY(read_note(path, "data", data, sizeof(data)));
     TD_CHECK(strcmp(data, r->data_name) == 0, TD_E_MISMATCH,
              "%s was trained on '%s', and these data are '%s': give the same %s", path, data,
              r->data_name, r->args.words.data);
+    return read_state(path, &r->state);
+}
+
+/* An elastic run has no loader yet: each world's finds its place by r->state. */
+static td_status train_save_load(train_run *r, td_checkpoint_options checkpoint)
+{
+    const char *path = checkpoint.path;
     int64_t world;
-    TD_TRY(read_state(path, &r->state));
+    TD_TRY(train_take_state(r, path));
     TD_TRY(read_count(path, "world", 1, MOST_RANKS, &world));
     if (!notes_has(path, "loader.epoch")) { /* of earlier versions */
         checkpoint.loader = NULL;
@@ -369,8 +375,10 @@ td_status train_resume(train_run *r)
     TD_TRY(train_save_load(r, checkpoint));
     TD_TRY(train_autotune_resume(r));
     td_optim_set_lr(r->optim, r->args.lr); /* --lr may be given again */
-    td_printf_rank0("resumed from %s after step %" PRId64 " of epoch %" PRId64 "\n",
-                    r->args.files.resume, r->state.batch, r->state.epoch + 1);
+    if (ranks_first()) {
+        td_printf_rank0("resumed from %s after step %" PRId64 " of epoch %" PRId64 "\n",
+                        r->args.files.resume, r->state.batch, r->state.epoch + 1);
+    }
     int64_t before, now = train_world(r);
     TD_TRY(read_count(r->args.files.resume, "world", 1, MOST_RANKS, &before));
     if (before != now && r->args.ranks.leaves == 0) {

@@ -13,6 +13,9 @@ bool train_mesh_fits(const char *text)
 td_status train_mesh(train_run *r)
 {
     int sizes[TD_MESH_DIMS];
+    if (ranks_elastic()) {
+        return TD_OK; /* train_check_elastic refuses a mesh */
+    }
     if (!td_dist_is_initialized()) {
         return r->args.ranks.mesh != NULL ? td_mesh_read(r->args.ranks.mesh, 1, sizes) : TD_OK;
     }

@@ -105,7 +105,9 @@ static td_status gpt_open_data(train_run *r)
     r->args.data = r->args.data != NULL ? r->args.data : getenv("TANDEM_TEXT");
     if (r->args.data == NULL) {
         r->args.data = "*/*.c";
-        td_printf_rank0("*** No --data: the text is this project's own sources.\n");
+        if (ranks_first()) {
+            td_printf_rank0("*** No --data: the text is this project's own sources.\n");
+        }
     }
     TD_CHECK(g->save_best == NULL || g->validation != NULL || g->val_fraction > 0, TD_E_ARG,
              "--save-best needs a validation: --validation FILE, or a "

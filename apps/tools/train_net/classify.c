@@ -103,6 +103,8 @@ static td_status check_batch(const classify_run *c)
 static td_status draw_seed(classify_run *c)
 {
     uint32_t seed = 0;
+    TD_CHECK(!ranks_elastic(), TD_E_ARG,
+             "tdrun --elastic, and no seed: processes that come later need the same: set RNG_SEED");
     TD_CHECK(!ranks_first() || getrandom(&seed, sizeof seed, 0) == sizeof seed, TD_E_IO,
              "the system gives no random number; set RNG_SEED");
     double shared = seed;
@@ -115,7 +117,8 @@ static td_status draw_seed(classify_run *c)
 static td_status find_resume(classify_run *c)
 {
     int64_t epochs = 0, steps = 0;
-    td_status status = ranks_first() ? classify_highest(c, &epochs, &steps) : TD_OK;
+    bool looks = ranks_first() || ranks_elastic(); /* these may begin at other times */
+    td_status status = looks ? classify_highest(c, &epochs, &steps) : TD_OK;
     TD_TRY(td_dist_is_initialized() ? td_group_agree(td_dist_world(), status) : status);
     double place[] = { (double)epochs, (double)steps };
     TD_TRY(ranks_sum(place, 2));
@@ -275,8 +278,10 @@ static td_status load_file(const classify_run *c, const char *key, const char *p
         return td_fail_context(status, "%s, and MODEL.ARCH %s with %" PRId64 " classes", key,
                                c->s.model.arch, c->s.model.num_classes);
     }
-    td_printf_rank0("%s%s from %s\n", averages ? "averages of the weights" : "weights",
-                    optim != NULL ? " and optimizer" : "", path);
+    if (ranks_first()) {
+        td_printf_rank0("%s%s from %s\n", averages ? "averages of the weights" : "weights",
+                        optim != NULL ? " and optimizer" : "", path);
+    }
     return TD_OK;
 }
 

@@ -126,10 +126,11 @@ static td_status open_renamed(classify_run *c)
     TD_TRY(data_open(c, false, &(td_class_names){ .count = 0 }, &c->train_data));
     if (!are_known(c, c->train_data)) {
         char before[TD_CLASS_LIST], now[TD_CLASS_LIST];
-        td_printf_rank0(
-            "new names: the weights are of %s; they begin %s\n",
-            td_class_names_show((const char *const *)c->known.name, c->known.count, before),
-            td_class_names_show(c->train_data->class_names, c->train_data->classes, now));
+        (void)td_class_names_show((const char *const *)c->known.name, c->known.count, before);
+        (void)td_class_names_show(c->train_data->class_names, c->train_data->classes, now);
+        if (ranks_first()) {
+            td_printf_rank0("new names: the weights are of %s; they begin %s\n", before, now);
+        }
         return TD_OK;
     }
     td_dataset_free(c->train_data);
