@@ -46,14 +46,14 @@ PLAN = [
     ("dist/slices", 560, 929, "VOCAB and SEQUENCE: a vocabulary, and rows, beyond a rank's memory"),
     ("dist/pipeline", 600, 1489, "leaves over stages, messages asked for ahead, cutting by work, forward alone, and drawings are half of it"),
     ("dist/leaves", 880, 998, "a leaf may be a micro-batch: backwards in halves, of parts of a model"),
-    ("dist/elastic", 665),
+    ("dist/elastic", 670),
     ("dist/dp", 650),
     ("dist/sync_bn", 340),
     ("dist/graph", 100),
     ("dist/trace", 325),
     ("apps", 3700, 3840, "lessons 18 to 24"),
     ("apps/library", 130),
-    ("apps/tools/*", 6200, 7425, "comparing runs, leaves, meshes, virtual and simulated ranks, runs that go on when processes die; to be cut"),
+    ("apps/tools/*", 6200, 7455, "comparing runs, leaves, meshes, virtual and simulated ranks, runs that go on when processes die; to be cut"),
     ("apps/tools/report", 900, 1490, "figures that need no JavaScript; a server of the page while a run trains"),
 ]
 PRODUCT_PLAN, PRODUCT_LIMIT = 79000, 88700

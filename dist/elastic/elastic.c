@@ -147,6 +147,13 @@ static td_status state_lost(const td_elastic *e)
                    e->world, e->members.count, e->members.count == 1 ? "" : "s");
 }
 
+/* Whether a collective of the world has failed: a caller that has lost its status, as one that
+ * makes a tensor of the group's memory, says TD_E_NOMEM. */
+static bool world_is_broken(void)
+{
+    return td_dist_is_initialized() && td_group_check(td_dist_world()) != TD_OK;
+}
+
 /* *again: processes have died or left meanwhile, and another try may do better. */
 static td_status next_world(td_elastic *e, bool *again)
 {
@@ -165,8 +172,8 @@ static td_status next_world(td_elastic *e, bool *again)
     td_status status = e->rank >= 0
                            ? make_world(e)
                            : td_fail(TD_E_PEER, "world %d was made without this process", e->world);
-    *again = status == TD_E_PEER || status == TD_E_NETWORK || status == TD_E_TIMEOUT ||
-             status == TD_E_INTERRUPTED;
+    *again = (status != TD_OK && world_is_broken()) || status == TD_E_PEER ||
+             status == TD_E_NETWORK || status == TD_E_TIMEOUT || status == TD_E_INTERRUPTED;
     e->stands = status == TD_OK;
     return status;
 }
@@ -203,7 +210,7 @@ int64_t td_elastic_step(const td_elastic *e)
 
 bool td_elastic_failed(td_elastic *e)
 {
-    if (e->stands && (e->failed || td_group_check(td_dist_world()) != TD_OK)) {
+    if (e->stands && (e->failed || world_is_broken())) {
         td_elastic_restore(e);
         e->stands = false;
         e->failed = true;

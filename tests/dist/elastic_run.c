@@ -21,6 +21,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -38,7 +39,7 @@ typedef struct elastic_board {
     _Atomic bool struck, gave, moved_on;
     _Atomic uint64_t hash;
     _Atomic bool differ;
-    _Atomic int worlds;
+    _Atomic int worlds, adoptions;
     char message[1024];
 } elastic_board;
 
@@ -158,9 +159,15 @@ static void finish_run(elastic_process *p)
     (void)td_elastic_finish(p->run);
 }
 
-static td_status kill_donor(const char *path, void *user)
+/* In a process that has taken up the state. */
+static td_status on_adopted(const char *path, void *user)
 {
     (void)path, (void)user;
+    int number = board->adoptions++;
+    if (number < board->c.stillborn) {
+        struct itimerval soon = { .it_value.tv_usec = 1 + 150 * number };
+        setitimer(ITIMER_REAL, &soon, NULL); /* SIGALRM ends it */
+    }
     if (board->c.donor && !atomic_exchange(&board->gave, true)) {
         kill(board->rank_pids[0], SIGKILL);
     }
@@ -176,7 +183,7 @@ static int run_process(void)
     p.run = td_elastic_open(&state, .leaves = c->leaves, .host = "127.0.0.1", .port = board->port,
                             .first = c->ranks, .timeout = c->timeout > 0 ? c->timeout : 20,
                             .connect_timeout = TD_SANITIZED ? 10 : 3, .backend = c->backend,
-                            .adopted = kill_donor);
+                            .adopted = on_adopted);
     REQUIRE(p.run != NULL);
     td_batch samples = elastic_samples(LENGTH, 7);
     p.data = td_tensor_dataset(samples.x, samples.y);

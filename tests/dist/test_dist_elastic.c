@@ -108,6 +108,17 @@ static void test_the_donor_dies(void **state)
     require_same(c, undisturbed(c));
 }
 
+/* Newcomers end while the world's groups, memory and gradients are made, each a bit later. */
+static void test_newcomers_die_on_their_way(void **state)
+{
+    (void)state;
+    elastic_case c = base;
+    c.steps = 200, c.replaced = true, c.when = ELASTIC_BEFORE_COMMIT, c.victim = 1, c.at = 5;
+    c.stillborn = 24, c.pause = 0.01;
+    elastic_result r = require_same(c, undisturbed(c));
+    assert_true(r.started > c.ranks + 1);
+}
+
 /* A member that ends after it was agreed on: nobody waits for the time-out. */
 static void play_a_member_that_ends(td_store *store)
 {
@@ -224,6 +235,7 @@ int main(void)
         cmocka_unit_test(test_one_goes_on),
         cmocka_unit_test(test_newcomers),
         cmocka_unit_test(test_the_donor_dies),
+        cmocka_unit_test(test_newcomers_die_on_their_way),
         cmocka_unit_test(test_a_member_dies_before_the_world_is_made),
         cmocka_unit_test(test_a_stopped_process),
         cmocka_unit_test(test_newcomers_alone),
