@@ -158,6 +158,7 @@ static td_status replace_workers(agent *a)
 static td_status look_at_workers(agent *a)
 {
     td_worker_failure failure;
+    TD_TRY(replace_workers(a));
     if (td_workers_look(a->workers, &failure)) {
         char text[3000];
         td_failure_pack(&failure, text, sizeof(text));
@@ -165,8 +166,8 @@ static td_status look_at_workers(agent *a)
         a->done_told = true; /* "fail" takes the place of "done" */
         TD_TRY(td_link_send(&a->link, "fail %d %s", a->round.number, text));
     }
-    TD_TRY(replace_workers(a));
-    if (!a->running || td_children_running(a->children) > 0) {
+    bool struck = td_workers_struck(a->workers); /* the next call replaces or reports them */
+    if (!a->running || struck || td_children_running(a->children) > 0) {
         return TD_OK;
     }
     if (a->stop_ordered) {
