@@ -46,7 +46,8 @@ int td_mutant_on(int number)
     return on == number;
 }
 END
-export BUILD=build/cc-emulated TANDEM_LONG=1
+# TANDEM_LONG, empty: copies of more than 4 GB, but not all orders of captured ranks.
+export BUILD=build/cc-emulated TANDEM_LONG=
 names=$(printf '%s\n' "${tests[@]}" | tr ' ' '\n' | sort -u | tr '\n' ' ')
 # shellcheck disable=SC2086
 if ! make -C "$copy" -j2 EMULATE=1 OPTIMIZE='-O1 -g0' tests TESTS="${names//.sh/}" >"$work/log" 2>&1; then
@@ -56,13 +57,13 @@ if ! make -C "$copy" -j2 EMULATE=1 OPTIMIZE='-O1 -g0' tests TESTS="${names//.sh/
     exit 1
 fi
 
-fails() { # fails MUTANT TEST...: whether one of them does
+fails() { # fails MUTANT TEST...: whether one of them does; a program ends at its first failure
     local mutant=$1 test program
     shift
     for test; do
         program=$BUILD/tests/$test
         [[ $test == *.sh ]] && program=$(find tests -name "$test")
-        (cd "$copy" && TD_MUTANT=$mutant TANDEM_TEST_DEVICE=cuda:0 TEST_TIMEOUT=300 NAMED=1 \
+        (cd "$copy" && TD_MUTANT=$mutant TANDEM_TEST_DEVICE=cuda:0 TEST_TIMEOUT=1200 NAMED=1 CMOCKA_TEST_ABORT=1 \
             tests/run.sh "$program") >"$work/ran" 2>&1 || return 0
     done
     return 1

@@ -68,6 +68,23 @@ static void test_a_recording_leaves_the_host_alone(void **state)
     backend->wait(TD_CUDA); /* all is as before */
 }
 
+/* A replay leaves alone what was given back while it was recorded: that is another's by then. */
+static void test_memory_given_back_in_a_recording(void **state)
+{
+    NEEDS_GPU(0);
+    const td_graphs *graphs = td_backend_of(TD_CUDA)->graphs;
+    td_tensor *x = td_zeros(TD_SHAPE(1000), TD_F32, TD_CUDA);
+    void *graph;
+    assert_int_equal(graphs->begin(TD_CUDA), TD_OK);
+    td_free(x);
+    assert_int_equal(graphs->end(TD_CUDA, &graph), TD_OK);
+    x = td_full(TD_SHAPE(1000), 3.0, TD_F32, TD_CUDA);
+    assert_int_equal(graphs->launch(TD_CUDA, graph), TD_OK);
+    assert_true(td_get(x, (int64_t[]){ 999 }) == 3);
+    graphs->free(TD_CUDA, graph);
+    td_free(x);
+}
+
 /* Step 4 is recorded. */
 static td_status fails_once_recorded(void *user, td_tensor *const *inputs, td_tensor **results)
 {
@@ -511,6 +528,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_recorded_work_runs_when_launched),
         cmocka_unit_test(test_a_recording_leaves_the_host_alone),
+        cmocka_unit_test(test_memory_given_back_in_a_recording),
         cmocka_unit_test(test_an_abandoned_recording_ends),
         cmocka_unit_test(test_freed_while_it_records),
         cmocka_unit_test(test_captured_is_eager),

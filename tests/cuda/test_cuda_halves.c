@@ -4,7 +4,6 @@
 #include "tests/cuda/needs_gpu.h"
 
 #include "nn/params.h"
-#include "tensor/backend.h"
 #include "tensor/extra/dlpack.h"
 #include "tensor/extend.h"
 #include "tensor/storage.h"
@@ -139,31 +138,47 @@ static void test_graphs_without_copies(void **state)
     td_set_math(before);
 }
 
-/* A weight whose first product is recorded: memory for its copy cannot be had then, and the product
- * converts it by itself. */
+/* w[0] is no parameter, and so has no copy; w[1] is one. */
+typedef struct first_use {
+    td_tensor *w[2], *x, *y;
+    int steps;
+} first_use;
+
+static td_status multiply(void *user, td_tensor *const *inputs, td_tensor **results)
+{
+    (void)inputs, (void)results;
+    first_use *f = user;
+    bool recorded = ++f->steps > 3; /* behind the warm-up */
+    td_copy_(f->y, td_linear(f->x, f->w[recorded], NULL));
+    return TD_OK;
+}
+
+/* A weight whose first product is recorded: memory for its copy cannot be had then (none of its
+ * size has been given back), and the product converts it by itself. */
 static void test_first_used_while_recording(void **state)
 {
     NEEDS_GPU(0);
-    const td_backend *backend = td_backend_of(TD_CUDA);
+    enum { IN = 1000, OUT = 77 };
     td_math before = td_math_now();
-    td_tensor *w = td_full(TD_SHAPE(2, 8), 0.5, TD_F32, TD_CUDA);
-    td_tensor *x = td_full(TD_SHAPE(3, 8), 1.0, TD_BF16, TD_CUDA);
-    td_tensor *y = td_zeros(TD_SHAPE(3, 2), TD_BF16, TD_CUDA);
-    void *graph = NULL;
-    td_requires_grad(w, true);
     set_precision(TD_PRECISION_BF16);
-    td_step_begin(); /* step memory, for the recorded step */
-    (void)td_step_new(TD_SHAPE(1 << 16), TD_F32, TD_ROW_MAJOR, TD_CUDA, TD_HERE);
-    td_step_end();
-    td_step_begin();
-    assert_int_equal(backend->graphs->begin(TD_CUDA), TD_OK);
-    td_copy_(y, td_linear(x, w, NULL));
-    assert_int_equal(backend->graphs->end(TD_CUDA, &graph), TD_OK);
-    assert_int_equal(backend->graphs->launch(TD_CUDA, graph), TD_OK);
-    assert_true(td_get(y, (int64_t[]){ 2, 1 }) == 4.0);
-    td_step_end();
-    backend->graphs->free(TD_CUDA, graph);
-    td_tensor *all[] = { w, x, y };
+    first_use f = { .w = { td_full(TD_SHAPE(OUT, IN), 0.25, TD_F32, TD_CUDA),
+                           td_full(TD_SHAPE(OUT, IN), 0.5, TD_F32, TD_CUDA) },
+                    .x = td_full(TD_SHAPE(3, IN), 1.0, TD_BF16, TD_CUDA),
+                    .y = td_zeros(TD_SHAPE(3, OUT), TD_BF16, TD_CUDA) };
+    td_requires_grad(f.w[1], true);
+    td_captured *captured =
+        td_captured_new(&(td_captured_options){ .step = multiply, .user = &f, .device = TD_CUDA });
+    assert_non_null(captured);
+    for (int i = 0; i < 6; i++) {
+        assert_int_equal(td_captured_run(captured, NULL, 0), TD_OK);
+        assert_int_equal(td_captured_next(captured, NULL), TD_OK);
+        assert_true(td_get(f.y, (int64_t[]){ 2, 1 }) == (i < 3 ? 250.0 : 500.0));
+        td_fill_(f.y, 0.0);
+    }
+    assert_int_equal(td_captured_now(captured).recorded, 1);
+    assert_int_equal(td_captured_now(captured).replayed, 2);
+    td_captured_free(captured);
+    td_tensor *all[] = { f.w[0], f.w[1], f.x, f.y };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         td_free(all[i]);
     }

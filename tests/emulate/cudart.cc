@@ -295,6 +295,12 @@ void td_emulate_drain_all(void)
 
 extern "C" {
 
+bool td_emulate_is_recorded(cudaStream_t stream)
+{
+    locked guard;
+    return *td_emulate_recording_of(stream) != NULL;
+}
+
 void td_emulate_enqueue(cudaStream_t stream, void (*run)(void *arguments), const void *arguments,
                         size_t bytes)
 {

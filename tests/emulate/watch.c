@@ -101,7 +101,7 @@ static void leave_block(void *block)
     free(b);
 }
 
-static void leave(const td_arena *arena, void *memory)
+static void leave(const td_arena *arena, void *memory, void (*with)(void *block))
 {
     watched wanted = { .memory = memory }, *found = NULL;
     pthread_mutex_lock(&lock);
@@ -113,7 +113,7 @@ static void leave(const td_arena *arena, void *memory)
     }
     pthread_mutex_unlock(&lock);
     if (found != NULL) {
-        leave_block(found);
+        with(found);
     }
 }
 
@@ -155,7 +155,7 @@ WRAPPED(void *, td_arena_take, td_arena *arena, size_t bytes)
 
 WRAPPED(void, td_arena_give, td_arena *arena, void *block)
 {
-    leave(arena, block);
+    leave(arena, block, leave_block);
     __real_td_arena_give(arena, block);
 }
 
@@ -182,9 +182,11 @@ WRAPPED(void *, td_cuda_take, td_device device, size_t bytes)
     return memory;
 }
 
+/* While a step is recorded the block is only forgotten: replays would write what is another's then.
+ */
 WRAPPED(void, td_cuda_give, td_device device, void *memory)
 {
-    leave(NULL, memory);
+    leave(NULL, memory, td_emulate_is_recorded(td_cuda_of(device)->stream) ? free : leave_block);
     __real_td_cuda_give(device, memory);
 }
 

@@ -144,6 +144,9 @@ void td_emulate_enqueue_waiting(cudaStream_t stream, void (*run)(void *arguments
 int td_emulate_let_go(void);
 void td_emulate_take_again(int depth);
 
+/* Whether what is put on the stream is recorded, by whichever thread. */
+bool td_emulate_is_recorded(cudaStream_t stream);
+
 /* How many graphs with such work have been made and not been freed. */
 int td_emulate_graphs_that_wait(void);
 
