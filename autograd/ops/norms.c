@@ -97,8 +97,7 @@ td_tensor *td_rms_norm_at(td_tensor *x, td_tensor *weight, double eps, td_site a
     TD_REQUIRE(fits, at, "rms_norm: weight%s does not fit the last dimensions of x%s",
                weight != NULL ? TD_SHAPE_TEXT(weight) : "", TD_SHAPE_TEXT(x));
     eps = td_or_usual(eps, usual);
-    bool kernel = td_kernels_for(x)->rms_norm != NULL && !td_operations_observed();
-    if (kernel && dims == 1 && td_numel(x) > 0) {
+    if (!td_operations_observed() && dims == 1 && td_numel(x) > 0) {
         if (weight != NULL) {
             weight = td_op_input(weight, "rms_norm", "weight", TD_RULE_OF(rms_norm), at);
             td_check_match(x, weight, "rms_norm", at);

@@ -63,7 +63,7 @@ td_tensor *td_rope_at(td_rope_options o, td_site at)
                               .base = td_or_usual(o.base, 10000.0),
                               .scale = td_or_usual(o.scale, 1.0),
                               .interleaved = o.interleaved };
-    if (td_kernels_for(x)->rope == NULL || td_operations_observed()) {
+    if (td_operations_observed()) {
         return rope_composed(x, &params, at);
     }
     td_tensor *y = td_op_new(td_shape_of(x), x->dtype, x, at);

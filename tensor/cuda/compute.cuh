@@ -220,5 +220,21 @@ template <int WARPS, class T> __device__ static inline T td_block_max(T value)
     return td_block_all<WARPS>(td_warp_max(value), td_taking_larger());
 }
 
+/* Whether a block is the last of `blocks` that count themselves here; it sees what the others have
+ * written before. All threads come. The counter is 0 again after the last block. */
+__device__ static inline bool td_is_last_block(unsigned *counter, int64_t blocks)
+{
+    __shared__ bool last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        unsigned others = (unsigned)blocks - 1;
+        last = atomicInc(counter, others) == others;
+    }
+    __syncthreads();
+    __threadfence();
+    return last;
+}
+
 /* Blocks that fill a large GPU a few times over; kernels walk on from there. */
 enum { TD_CUDA_THREADS = 256, TD_CUDA_MOST_BLOCKS = 132 * 16 };

@@ -263,20 +263,13 @@ extern "C" void td_cuda_launch_embedding_grad(void *table, td_dtype dtype, const
 
 __global__ void find_outside(int64_t *first, const int64_t *index, int64_t count, uint64_t limit)
 {
-    __shared__ int64_t part[TD_CUDA_THREADS];
     int64_t found = count;
     for (int64_t i = TD_WALK_BEGIN; i < count && found == count; i += TD_WALK_STEP) {
         found = (uint64_t)index[i] >= limit ? i : count; /* negative ones are large */
     }
-    part[threadIdx.x] = found;
-    for (int half = TD_CUDA_THREADS / 2; half > 0; half /= 2) {
-        __syncthreads();
-        if ((int)threadIdx.x < half && part[threadIdx.x + half] < part[threadIdx.x]) {
-            part[threadIdx.x] = part[threadIdx.x + half];
-        }
-    }
+    found = -td_block_max<TD_CUDA_THREADS / 32>(-found); /* the least of the block's */
     if (threadIdx.x == 0) {
-        first[blockIdx.x] = part[0];
+        first[blockIdx.x] = found;
     }
 }
 
@@ -312,16 +305,9 @@ extern "C" void td_cuda_launch_keep_outside(double *fault, const int64_t *first,
 /* *sum = what all threads of the block have found. */
 __device__ static inline void add_up(int64_t found, int64_t *sum)
 {
-    __shared__ int64_t part[TD_CUDA_THREADS];
-    part[threadIdx.x] = found;
-    for (int half = TD_CUDA_THREADS / 2; half > 0; half /= 2) {
-        __syncthreads();
-        if ((int)threadIdx.x < half) {
-            part[threadIdx.x] += part[threadIdx.x + half];
-        }
-    }
+    found = td_block_sum<TD_CUDA_THREADS / 32>(found);
     if (threadIdx.x == 0) {
-        *sum = part[0];
+        *sum = found;
     }
 }
 

@@ -107,7 +107,7 @@ void td_cuda_batch_norm(const td_batch_norm_args *a)
 
 /* ---- the gradient ---- */
 
-static void cuda_norm_clear(td_tensor *t, bool accumulate)
+void td_cuda_norm_clear(td_tensor *t, bool accumulate)
 {
     if (t && !accumulate) {
         td_cuda_fill(t, 0.0);
@@ -179,8 +179,8 @@ static void cuda_norm_run_grad(const td_batch_norm_grad_args *a, td_cuda_norm_gr
 void td_cuda_batch_norm_grad(const td_batch_norm_grad_args *a)
 {
     if (td_numel(a->x) == 0) { /* sums of nothing */
-        cuda_norm_clear(a->dbias, a->accumulate_dbias);
-        cuda_norm_clear(a->dweight, a->accumulate_dweight);
+        td_cuda_norm_clear(a->dbias, a->accumulate_dbias);
+        td_cuda_norm_clear(a->dweight, a->accumulate_dweight);
         return;
     }
     td_cuda_mask mask = cuda_norm_mask_of(a);

@@ -53,8 +53,8 @@ static void cuda_reduce_part_dimensions(td_cuda_reduce_job *job, const td_cuda_w
     job->reduced = reduced;
 }
 
-/* Chooses segments: as many as keep a GPU busy, none too short. */
-static void cuda_reduce_cut(td_cuda_reduce_job *job)
+/* Chooses segments: as many as keep a GPU busy, none too short. Returns the tiles of outputs. */
+static int64_t cuda_reduce_cut(td_cuda_reduce_job *job)
 {
     int64_t outputs = td_cuda_reduce_outputs(job->by), total = job->reduced.count;
     int64_t tiles = (job->kept.count + outputs - 1) / outputs;
@@ -63,17 +63,19 @@ static void cuda_reduce_cut(td_cuda_reduce_job *job)
     job->segments = wanted < most ? wanted : most;
     job->segment = (total + job->segments - 1) / job->segments;
     job->segments = (total + job->segment - 1) / job->segment;
+    return tiles;
 }
 
 static void cuda_reduce_run(td_cuda_reduce_job *job, const td_tensor *x, const td_cuda_walk *all,
                             const char *operation)
 {
     cuda_reduce_part_dimensions(job, all);
-    cuda_reduce_cut(job);
+    int64_t tiles = cuda_reduce_cut(job);
     td_device device = td_device_of(x);
     if (job->segments > 1) {
         size_t count = (size_t)(job->segments * job->kept.count);
         job->partial = td_scratch(device, count * sizeof *job->partial);
+        job->counters = td_cuda_counters(device, tiles);
     }
     td_cuda_launch_reduce(job, td_cuda_stream(x));
     td_cuda_launched(operation);
@@ -166,15 +168,10 @@ void td_cuda_clip(td_tensor *const *x, int count, td_tensor *all, double max_nor
     double *sums = td_scratch(device, (size_t)(blocks + 1) * sizeof *sums);
     for (int pass = 0; pass < 2; pass++) {
         for (int i = 0; i < lists; i++) {
-            td_staged staged = { .scratch = NULL };
-            td_tensor *t = list[i];
+            const td_tensor *t = list[i];
             int64_t n = td_numel(t);
             if (n == 0 && (pass == 0 || blocks > 0)) {
                 continue;
-            }
-            if (!td_is_dense(t)) {
-                td_stage_out(&staged, t, TD_ROW_MAJOR, true);
-                t = staged.tensor;
             }
             if (pass == 0) {
                 td_cuda_launch_square_sums(sums + 1 + done, td_ptr(t), t->dtype, n, stream);
@@ -183,7 +180,6 @@ void td_cuda_clip(td_tensor *const *x, int count, td_tensor *all, double max_nor
                 td_cuda_launch_clip(td_ptr(t), t->dtype, n, sums + 1, blocks, max_norm, sums,
                                     stream);
             }
-            td_stage_end(&staged);
         }
     }
     td_cuda_launched("clip");

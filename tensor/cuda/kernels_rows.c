@@ -1,4 +1,4 @@
-/* Layer normalisation, softmax, cross-entropy. */
+/* Layer and RMS normalisation, softmax, cross-entropy. */
 #include "tensor/cuda/kernels.h"
 #include "tensor/cuda/kernels_norm.h"
 #include "tensor/cuda/launch_rows.h"
@@ -12,6 +12,12 @@ static td_cuda_groups groups_of(const td_tensor *x, const td_tensor *mean)
     return (td_cuda_groups){ x->shape[2] * x->shape[3], channels, channels / mean->shape[1] };
 }
 
+static void *pointer_of(const td_tensor *t)
+{
+    return t != NULL ? td_ptr(t) : NULL;
+}
+
+/* mean NULL: it is not subtracted. */
 static void normalise(const char *name, td_cuda_groups groups, td_tensor *y, td_tensor *mean,
                       td_tensor *inv_std, const td_tensor *x, const td_tensor *weight,
                       const td_tensor *bias, double eps)
@@ -20,13 +26,13 @@ static void normalise(const char *name, td_cuda_groups groups, td_tensor *y, td_
         return;
     }
     td_layout layout = groups.each > 0 ? TD_IMAGE : TD_ROW_MAJOR;
-    int64_t rows = td_numel(mean);
+    int64_t rows = td_numel(inv_std);
     td_staged sy, sx, sw, sb;
     const void *from = td_stage_in(&sx, x, layout);
     const void *scale = td_stage_in(&sw, weight, TD_ROW_MAJOR);
     const void *shift = td_stage_in(&sb, bias, TD_ROW_MAJOR);
     void *to = td_stage_out(&sy, y, layout, false);
-    td_cuda_launch_layer_norm(x->dtype, rows, td_numel(x) / rows, groups, to, td_ptr(mean),
+    td_cuda_launch_layer_norm(x->dtype, rows, td_numel(x) / rows, groups, to, pointer_of(mean),
                               td_ptr(inv_std), from, scale, shift, eps, td_cuda_stream(x));
     td_cuda_launched(name);
     td_stage_end(&sy, &sb, &sw, &sx);
@@ -36,6 +42,12 @@ void td_cuda_layer_norm(td_tensor *y, td_tensor *mean, td_tensor *inv_std, const
                         const td_tensor *weight, const td_tensor *bias, double eps)
 {
     normalise("layer_norm", no_groups, y, mean, inv_std, x, weight, bias, eps);
+}
+
+void td_cuda_rms_norm(td_tensor *y, td_tensor *inv_rms, const td_tensor *x, const td_tensor *weight,
+                      double eps)
+{
+    normalise("rms_norm", no_groups, y, NULL, inv_rms, x, weight, NULL, eps);
 }
 
 void td_cuda_group_norm(td_tensor *y, td_tensor *mean, td_tensor *inv_std, const td_tensor *x,
@@ -53,7 +65,7 @@ static void normalise_grad(const char *name, td_cuda_groups groups, td_tensor *d
     td_device device = td_device_of(x);
     cudaStream_t stream = td_cuda_stream(x);
     td_layout layout = groups.each > 0 ? TD_IMAGE : TD_ROW_MAJOR;
-    int64_t rows = td_numel(mean);
+    int64_t rows = td_numel(inv_std);
     int64_t channels = groups.each > 0 ? groups.channels : x->shape[x->ndim - 1];
     if (channels == 0) {
         return;
@@ -65,11 +77,13 @@ static void normalise_grad(const char *name, td_cuda_groups groups, td_tensor *d
     void *to = td_stage_out(&sdx, dx, layout, accumulate_dx);
     if (dx && rows > 0) {
         td_cuda_launch_layer_norm_grad(x->dtype, rows, td_numel(x) / rows, groups, to, gradient,
-                                       from, scale, td_ptr(mean), td_ptr(inv_std), accumulate_dx,
-                                       stream);
+                                       from, scale, pointer_of(mean), td_ptr(inv_std),
+                                       accumulate_dx, stream);
     }
-    bool empty = td_numel(x) == 0;
-    if ((dweight || dbias) && !empty) {
+    if (td_numel(x) == 0) {
+        td_cuda_norm_clear(dweight, accumulate_dweight);
+        td_cuda_norm_clear(dbias, accumulate_dbias);
+    } else if (dweight || dbias) {
         td_cuda_matrix m = td_cuda_matrix_of(td_numel(x) / channels, channels, x->dtype, false,
                                              TD_CUDA_MATRIX_SUMS);
         td_cuda_sums sums = td_cuda_sums_of(&m, NULL, device);
@@ -77,14 +91,8 @@ static void normalise_grad(const char *name, td_cuda_groups groups, td_tensor *d
                                                    td_cuda_channel_of(dbias), accumulate_dweight,
                                                    accumulate_dbias };
         td_cuda_launch_layer_norm_sums(&m, groups, &sums, &to_parameters, gradient, from,
-                                       td_ptr(mean), td_ptr(inv_std), stream);
+                                       pointer_of(mean), td_ptr(inv_std), stream);
         td_scratch_free(device, sums.partial);
-    }
-    if (empty && dweight && !accumulate_dweight) { /* sums of nothing */
-        td_cuda_fill(dweight, 0.0);
-    }
-    if (empty && dbias && !accumulate_dbias) {
-        td_cuda_fill(dbias, 0.0);
     }
     td_cuda_launched(name);
     td_stage_end(&sdx, &sw, &sdy, &sx);
@@ -97,6 +105,14 @@ void td_cuda_layer_norm_grad(td_tensor *dx, td_tensor *dweight, td_tensor *dbias
 {
     normalise_grad("layer_norm_grad", no_groups, dx, dweight, dbias, dy, x, weight, mean, inv_std,
                    accumulate_dx, accumulate_dweight, accumulate_dbias);
+}
+
+void td_cuda_rms_norm_grad(td_tensor *dx, td_tensor *dweight, const td_tensor *dy,
+                           const td_tensor *x, const td_tensor *weight, const td_tensor *inv_rms,
+                           bool accumulate_dx, bool accumulate_dweight)
+{
+    normalise_grad("rms_norm_grad", no_groups, dx, dweight, NULL, dy, x, weight, NULL, inv_rms,
+                   accumulate_dx, accumulate_dweight, false);
 }
 
 void td_cuda_group_norm_grad(td_tensor *dx, td_tensor *dweight, td_tensor *dbias,

@@ -84,11 +84,10 @@ void td_cuda_update(td_update_op op, td_tensor *param, const td_tensor *grad,
     if (state[0]->dtype != param->dtype) {
         td_cuda_launch_adam_packed(state[0]->dtype, n, td_ptr(param), td_ptr(grad), at[0], at[1],
                                    table, count, td_cuda_stream(param));
-        td_cuda_launched("update");
-        return;
+    } else {
+        td_cuda_launch_update(op, param->dtype, n, td_ptr(param), td_ptr(grad), at, half_of(param),
+                              table, count, td_cuda_stream(param));
     }
-    td_cuda_launch_update(op, param->dtype, n, td_ptr(param), td_ptr(grad), at, half_of(param),
-                          table, count, td_cuda_stream(param));
     td_cuda_launched("update");
 }
 

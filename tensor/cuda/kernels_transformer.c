@@ -1,4 +1,4 @@
-/* Cross-entropy in chunks of the vocabulary, and attention. */
+/* Cross-entropy in chunks of the vocabulary, attention, rotary positions. */
 #include "tensor/cuda/cuda.h"
 #include "tensor/cuda/kernels.h"
 #include "tensor/cuda/launch_transformer.h"
@@ -123,4 +123,23 @@ void td_cuda_attention_grad(const td_attention_grad_args *args)
     td_cuda_launched("attention_grad");
     td_scratch_free(device, g.both);
     td_stage_end(&out[2], &out[1], &out[0], &dy, &y, &in[2], &in[1], &in[0]);
+}
+
+void td_cuda_rope(td_tensor *y, const td_tensor *x, const td_rope_params *params, bool accumulate)
+{
+    if (td_numel(y) == 0) {
+        return;
+    }
+    td_staged sx, sy;
+    td_cuda_rope_job r = { .batch = x->shape[0],
+                           .tokens = x->shape[1],
+                           .heads = x->shape[2],
+                           .width = x->shape[3],
+                           .x = heads_in(&sx, x),
+                           .y = heads_out(&sy, y, accumulate),
+                           .params = *params,
+                           .accumulate = accumulate };
+    td_cuda_launch_rope(y->dtype, &r, td_cuda_stream(y));
+    td_cuda_launched("rope");
+    td_stage_end(&sy, &sx);
 }

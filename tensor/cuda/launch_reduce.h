@@ -29,9 +29,11 @@ typedef struct td_cuda_reduce_job {
     td_cuda_walk kept;    /* the outputs: operand 0 is y, 1 is x */
     td_cuda_walk reduced; /* what is added up for each: operand 0 is x */
     /* The reduced elements are cut into segments of so many; more than one: partial sums go through
-     * partial[segments][outputs]. */
+     * partial[segments][outputs], and counters (td_cuda_counters) has one for each tile of outputs.
+     */
     int64_t segment, segments;
     double *partial;
+    unsigned *counters;
     double divisor;
     bool accumulate;
 } td_cuda_reduce_job;

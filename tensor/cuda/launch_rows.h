@@ -12,7 +12,7 @@ typedef struct td_cuda_groups {
 } td_cuda_groups;
 
 /* x, y [rows][d]; weight, bias [d] or NULL; mean, inv_std [rows] are written. Of groups: weight,
- * bias [channels]. */
+ * bias [channels]. mean NULL, here and in the gradients: RMS normalisation. */
 void td_cuda_launch_layer_norm(td_dtype dtype, int64_t rows, int64_t d, td_cuda_groups groups,
                                void *y, void *mean, void *inv_std, const void *x,
                                const void *weight, const void *bias, double eps,

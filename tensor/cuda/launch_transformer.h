@@ -1,4 +1,4 @@
-/* entropy.cu, attention.cu: what language models are made of. */
+/* entropy.cu, attention.cu, rope.cu: what language models are made of. */
 #pragma once
 
 #include "tensor/cuda/launch.h"
@@ -47,5 +47,14 @@ typedef struct td_cuda_attention_grads {
 } td_cuda_attention_grads;
 void td_cuda_launch_attention_grad(td_dtype dtype, const td_cuda_attention_job *a,
                                    const td_cuda_attention_grads *g, cudaStream_t stream);
+
+/* Any width. */
+typedef struct td_cuda_rope_job {
+    int64_t batch, tokens, heads, width;
+    td_cuda_heads x, y;
+    td_rope_params params;
+    bool accumulate;
+} td_cuda_rope_job;
+void td_cuda_launch_rope(td_dtype dtype, const td_cuda_rope_job *r, cudaStream_t stream);
 
 TD_EXTERN_C_END

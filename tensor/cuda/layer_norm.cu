@@ -1,5 +1,6 @@
 /* Layer normalisation over rows, in double: mean and squares about it, one after the other. Group
- * normalisation is the same, where a row is a group of an image's channels. */
+ * normalisation is the same, where a row is a group of an image's channels, and RMS normalisation,
+ * where the mean is taken to be 0 (means NULL). */
 #include "tensor/cuda/launch_rows.h"
 #include "tensor/cuda/norm.cuh"
 #include "tensor/cuda/rows.cuh"
@@ -54,10 +55,10 @@ __global__ void __launch_bounds__(TD_CUDA_THREADS)
     td_row_share<WARPS> s;
     for (int64_t r = s.row; r < rows; r += s.step) {
         double sum = 0, squares = 0;
-        for (int64_t i = s.lane; i < d; i += 32 * WARPS) {
+        for (int64_t i = s.lane; means && i < d; i += 32 * WARPS) {
             sum += (double)x[place.at(r, i)];
         }
-        double mean = td_block_sum<WARPS>(sum) / (double)d;
+        double mean = means ? td_block_sum<WARPS>(sum) / (double)d : 0;
         for (int64_t i = s.lane; i < d; i += 32 * WARPS) {
             double off = (double)x[place.at(r, i)] - mean;
             squares += off * off;
@@ -70,8 +71,10 @@ __global__ void __launch_bounds__(TD_CUDA_THREADS)
             y[at] = FMA(value, weight ? weight[c] : (T)1, bias ? bias[c] : (T)0);
         }
         if (s.lane == 0) {
-            means[r] = (T)mean;
             inv_stds[r] = (T)inv_std;
+            if (means) {
+                means[r] = (T)mean;
+            }
         }
     }
 }
@@ -84,14 +87,15 @@ __global__ void __launch_bounds__(TD_CUDA_THREADS)
 {
     td_row_share<WARPS> s;
     for (int64_t r = s.row; r < rows; r += s.step) {
-        double mean = (double)means[r], inv_std = (double)inv_stds[r], sum_g = 0, sum_gx = 0;
+        double mean = means ? (double)means[r] : 0, inv_std = (double)inv_stds[r];
+        double sum_g = 0, sum_gx = 0;
         for (int64_t i = s.lane; i < d; i += 32 * WARPS) {
             int64_t at = place.at(r, i);
             double g = (double)dy[at] * (weight ? (double)weight[place.channel(r, i)] : 1.0);
             sum_g += g;
             sum_gx += g * (((double)x[at] - mean) * inv_std);
         }
-        double mean_g = td_block_sum<WARPS>(sum_g) / (double)d;
+        double mean_g = means ? td_block_sum<WARPS>(sum_g) / (double)d : 0;
         double mean_gx = td_block_sum<WARPS>(sum_gx) / (double)d;
         TD_ROLLED
         for (int64_t i = s.lane; i < d; i += 32 * WARPS) {
@@ -154,7 +158,7 @@ __global__ void __launch_bounds__(TD_CUDA_THREADS)
     double both[2][1] = { { 0 }, { 0 } };
     for (int64_t r = s.begin; s.channel < m.channels && r < s.end; r += s.members) {
         int64_t at = r * m.channels + s.channel, k = place.statistics(r, s.channel);
-        double x_hat = ((double)x[at] - (double)mean[k]) * (double)inv_std[k];
+        double x_hat = ((double)x[at] - (mean ? (double)mean[k] : 0)) * (double)inv_std[k];
         both[0][0] += (double)dy[at] * x_hat;
         both[1][0] += (double)dy[at];
     }

@@ -163,22 +163,8 @@ static bool find_planes(td_cuda_walk walk, planes *p)
     p->x_row = walk.stride[1][best];
     shape_tiles(p);
     p->outer = walk;
-    p->outer.ndim = 0;
-    p->outer.count = 1;
-    for (int d = 0; d < last; d++) {
-        if (d != best) {
-            int to = p->outer.ndim++;
-            p->outer.shape[to] = walk.shape[d];
-            p->outer.stride[0][to] = walk.stride[0][d];
-            p->outer.stride[1][to] = walk.stride[1][d];
-            p->outer.count *= walk.shape[d];
-        }
-    }
-    if (p->outer.ndim == 0) {
-        p->outer.ndim = 1;
-        p->outer.shape[0] = 1;
-        p->outer.stride[0][0] = p->outer.stride[1][0] = 0;
-    }
+    p->outer.shape[last] = p->outer.shape[best] = 1;
+    p->outer.count /= p->rows * p->columns;
     return true;
 }
 

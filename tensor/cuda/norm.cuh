@@ -91,22 +91,6 @@ enum {
     FEW_ROWS = 8        /* that a thread adds up in T: what is subtracted later may leave little */
 };
 
-/* Whether a block is the last of its tile that has written what it writes, which the last one then
- * sees. All threads come. A counter is 0 again after the last block. */
-__device__ static inline bool is_last_block(const td_cuda_matrix &m, unsigned *counters)
-{
-    __shared__ bool last;
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        unsigned others = (unsigned)m.chunks - 1;
-        last = atomicInc(&counters[blockIdx.x % m.tiles], others) == others;
-    }
-    __syncthreads();
-    __threadfence();
-    return last;
-}
-
 /* Adds up V values a thread in a[0] and a[1] over all rows: over the members of a block, and, in
  * the last block of a tile, over the blocks; both in a fixed order, whichever block is the last.
  * true in the threads that have the two totals of a channel then. All threads come. */
@@ -137,7 +121,7 @@ __device__ static inline bool add_sums(channel_totals *all, const td_cuda_matrix
             row[s.channel + k % V] = part[k][threadIdx.x];
         }
     }
-    if (!is_last_block(m, sums.counters)) {
+    if (!td_is_last_block(&sums.counters[blockIdx.x % m.tiles], m.chunks)) {
         return false;
     }
     /* Now a thread has one column of the tile's chunks: of both sums, channel by channel. */

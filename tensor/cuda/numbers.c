@@ -12,7 +12,7 @@ typedef struct numbers {
 
 /* Kept until the process ends, as the device is. A device's work comes from one thread at a time.
  */
-static numbers blocks[TD_MAX_DEVICES];
+static numbers blocks[TD_MAX_DEVICES], counters[TD_MAX_DEVICES];
 
 const void *td_cuda_numbers(td_device device, const void *host, size_t bytes)
 {
@@ -41,19 +41,13 @@ const void *td_cuda_numbers(td_device device, const void *host, size_t bytes)
 unsigned *td_cuda_counters(td_device device, int64_t count)
 {
     enum { LEAST = 4096 };
-    static struct {
-        unsigned *memory;
-        int64_t count;
-    } all[TD_MAX_DEVICES];
-    if (all[device.index].count < count) {
-        int64_t more = count > LEAST ? 2 * count : LEAST;
-        unsigned *memory = td_cuda_take(device, (size_t)more * sizeof *memory);
+    numbers *block = &counters[device.index];
+    if (block->bytes < (size_t)count * sizeof(unsigned)) {
+        size_t bytes = (size_t)(count > LEAST ? 2 * count : LEAST) * sizeof(unsigned);
+        void *memory = td_cuda_take(device, bytes);
         TD_REQUIRE(memory != NULL, TD_NOWHERE, "%s", td_last_error());
-        td_cuda_must(
-            cudaMemsetAsync(memory, 0, (size_t)more * sizeof *memory, td_cuda_of(device)->stream),
-            "counters");
-        all[device.index].memory = memory; /* the old ones stay: recorded steps use them */
-        all[device.index].count = more;
+        td_cuda_must(cudaMemsetAsync(memory, 0, bytes, td_cuda_of(device)->stream), "counters");
+        *block = (numbers){ memory, bytes }; /* the old ones stay: recorded steps use them */
     }
-    return all[device.index].memory;
+    return block->memory;
 }

@@ -65,25 +65,22 @@ __global__ void __launch_bounds__(THREADS) reduce(td_cuda_reduce_job job)
             part[member][mine] = combined(kind, part[member][mine], part[member + half][mine]);
         }
     }
-    if (member == 0 && output < job.kept.count) {
-        if (job.segments > 1) {
-            job.partial[segment * job.kept.count + output] = part[0][mine];
-        } else {
-            write_output(job, output, part[0][mine]);
+    bool writes = member == 0 && output < job.kept.count;
+    double value = writes ? part[0][mine] : 0;
+    if (job.segments > 1) { /* the last block of a tile puts the segments' results together */
+        double *all = job.partial + output;
+        if (writes) {
+            all[segment * job.kept.count] = value;
+        }
+        writes = td_is_last_block(&job.counters[tile], job.segments) && writes;
+        TD_UNROLLED(8)
+        for (int64_t s = 0; writes && s < job.segments; s++) {
+            double next = all[s * job.kept.count];
+            value = s == 0 ? next : combined(kind, value, next);
         }
     }
-}
-
-/* The segments' results, in order. */
-__global__ void combine(td_cuda_reduce_job job)
-{
-    TD_ROLLED
-    for (int64_t i = TD_WALK_BEGIN; i < job.kept.count; i += TD_WALK_STEP) {
-        double value = job.partial[i];
-        for (int64_t s = 1; s < job.segments; s++) {
-            value = combined(job.kind, value, job.partial[s * job.kept.count + i]);
-        }
-        write_output(job, i, value);
+    if (writes) {
+        write_output(job, output, value);
     }
 }
 
@@ -102,10 +99,6 @@ template <class S, bool SUM> static void launch(const td_cuda_reduce_job &job, c
         TD_LAUNCH((reduce<S, SUM, WARP_OUTPUTS, false>), blocks, THREADS, stream, job);
     } else {
         TD_LAUNCH((reduce<S, SUM, COLUMNS, true>), blocks, THREADS, stream, job);
-    }
-    if (job.segments > 1) {
-        TD_LAUNCH((combine), td_blocks(job.kept.count, THREADS, TD_CUDA_MOST_BLOCKS), THREADS,
-                  stream, job);
     }
 }
 

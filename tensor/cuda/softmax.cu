@@ -164,11 +164,11 @@ extern "C" void td_cuda_launch_softmax_grad(td_dtype dtype, int64_t outer, int64
 
 /* ---- cross-entropy ---- */
 
-/* losses[r], and behind all of them the rows' weights; nothing but log_p depends on `to` NULL. */
+/* losses[r], and behind all of them the rows' weights; each: the losses as T, NULL: not wanted. */
 template <class T, int WARPS>
-__global__ void cross_entropy(int64_t rows, int64_t d, double *losses, T *log_p, const T *logits,
-                              const int64_t *labels, const T *weight, double smoothing,
-                              int64_t ignore)
+__global__ void cross_entropy(int64_t rows, int64_t d, double *losses, T *each, T *log_p,
+                              const T *logits, const int64_t *labels, const T *weight,
+                              double smoothing, int64_t ignore)
 {
     td_row_share<WARPS> s;
     int lane = s.lane;
@@ -200,6 +200,9 @@ __global__ void cross_entropy(int64_t rows, int64_t d, double *losses, T *log_p,
                 smoothing == 0 ? nll : (1.0 - smoothing) * nll - smoothing / (double)d * all;
             losses[r] = counts ? loss : 0.0;
             losses[rows + r] = counts ? own : 0.0;
+            if (each) {
+                each[r] = (T)losses[r];
+            }
         }
     }
 }
@@ -223,29 +226,19 @@ __global__ void join_losses(T *loss, double *total, const double *losses, int64_
     }
 }
 
-template <class T> __global__ void store_losses(T *loss, const double *losses, int64_t n)
-{
-    for (int64_t i = TD_WALK_BEGIN; i < n; i += TD_WALK_STEP) {
-        loss[i] = (T)losses[i];
-    }
-}
-
 extern "C" void td_cuda_launch_cross_entropy(td_dtype dtype, const td_cuda_entropy *e, void *loss,
                                              double *losses, void *log_p, const void *logits,
                                              cudaStream_t stream)
 {
     int64_t rows = e->rows, d = e->k; /* the names that TD_LAUNCH_ROWS takes */
-    unsigned copiers = td_blocks(rows, TD_CUDA_THREADS, TD_CUDA_MOST_BLOCKS);
 #define LAUNCH(T)                                                                                  \
+    T *each = e->per_row ? (T *)loss : NULL;                                                       \
     if (rows > 0) {                                                                                \
-        TD_LAUNCH_ROWS(cross_entropy, T, losses, (T *)log_p, (const T *)logits, e->labels,         \
+        TD_LAUNCH_ROWS(cross_entropy, T, losses, each, (T *)log_p, (const T *)logits, e->labels,   \
                        (const T *)e->weight, e->params.smoothing, e->params.ignore)                \
     }                                                                                              \
-    TD_LAUNCH((join_losses<T>), 1, TD_CUDA_THREADS, stream, e->per_row ? NULL : (T *)loss,         \
-              e->total, losses, rows, e->params.sum);                                              \
-    if (e->per_row && rows > 0) {                                                                  \
-        TD_LAUNCH((store_losses<T>), copiers, TD_CUDA_THREADS, stream, (T *)loss, losses, rows);   \
-    }
+    TD_LAUNCH((join_losses<T>), 1, TD_CUDA_THREADS, stream, each ? NULL : (T *)loss, e->total,     \
+              losses, rows, e->params.sum);
     FOR_TYPE(dtype, LAUNCH)
 #undef LAUNCH
 }

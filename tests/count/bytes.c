@@ -209,19 +209,14 @@ static double pool_grad(launch *l)
                   *(void **)l->arguments[3] != NULL);
 }
 
-/* reduce(job): with what its segments leave for combine(job), which reads that */
+/* reduce(job): with what its segments leave, and the last block reads */
 static double reduce(launch *l)
 {
     const td_cuda_reduce_job *job = l->arguments[0];
-    int64_t parts = job->segments > 1 ? 8 * job->segments * job->kept.count : 0;
+    int64_t parts = job->segments > 1 ? 16 * job->segments * job->kept.count : 0;
     return (double)(walked(&job->kept, 1, 1) * walked(&job->reduced, 0, 1) *
                         (int64_t)td_dtype_size(job->x_dtype) +
                     parts);
-}
-static double combine(launch *l)
-{
-    const td_cuda_reduce_job *job = l->arguments[0];
-    return (double)(8 * job->segments * job->kept.count);
 }
 
 /* optimize(n, { param, grad, state..., half }, ...) */
@@ -263,7 +258,6 @@ static const struct {
     { "avg_pool", avg_pool },
     { "pool_grad", pool_grad },
     { "reduce", reduce },
-    { "combine", combine },
     { "optimize", optimize },
     { "find_outside", few },
     { "keep_outside", few },

@@ -293,7 +293,7 @@ static void clip_cases(td_dtype dtype)
     const double limits[] = { 0.0, 0.37, 1e9 };
     for (int i = 0; i < 3; i++) {
         check_clip(ref_tensor(TD_SHAPE(31), dtype, TD_ROW_MAJOR, 1),
-                   ref_scattered(ref_tensor(TD_SHAPE(31), dtype, TD_ROW_MAJOR, 2)), limits[i]);
+                   ref_tensor(TD_SHAPE(2, 3, 4, 5), dtype, TD_IMAGE, 2), limits[i]);
     }
 }
 
