@@ -239,7 +239,7 @@ static void test_gpt2(void **state)
     (void)state;
     int two = gpt_launches(2), each = gpt_launches(3) - two, rest = two - 2 * each;
     print_message("# %d launches a layer, and %d\n", each, rest);
-    assert_true(each <= 36 && rest <= 40);
+    assert_true(each <= 37 && rest <= 40);
 }
 
 /* ---- each operation alone ---- */
