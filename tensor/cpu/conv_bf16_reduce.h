@@ -18,7 +18,7 @@ typedef struct td_bf16_packed {
     int64_t low;   /* elements to the low parts of split numbers, or 0 */
 } td_bf16_packed;
 
-/* A part of x and dy that is packed at a time: some blocks of pictures at some rows. */
+/* A part of x and dy that is packed at a time: some blocks at some rows. */
 typedef struct td_bf16_slab {
     int64_t most_blocks, most_y_rows, most_x_rows;
     int64_t block, blocks; /* the present one begins at, and has */
