@@ -57,6 +57,5 @@ td_tensor *td_rope_at(td_rope_options options, td_site at);
 
 TD_END_C
 
-#define td_attention(...)                                                                          \
-    td_attention_at((td_attention_options){ TD_OPT1(qkv, __VA_ARGS__) }, TD_HERE)
-#define td_rope(...) td_rope_at((td_rope_options){ TD_OPT1(x, __VA_ARGS__) }, TD_HERE)
+#define td_attention(...) TD_CALL(td_attention, TD_OPT1(qkv, __VA_ARGS__))
+#define td_rope(...) TD_CALL(td_rope, TD_OPT1(x, __VA_ARGS__))

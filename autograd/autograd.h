@@ -58,6 +58,5 @@ TD_END_C
 #define td_requires_grad(...) td_requires_grad_at(__VA_ARGS__, TD_HERE)
 #define td_grad(...) td_grad_at(__VA_ARGS__, TD_HERE)
 #define td_retain_grad(...) td_retain_grad_at(__VA_ARGS__, TD_HERE)
-#define td_backward(...)                                                                           \
-    td_backward_at((td_backward_options){ TD_OPT1(loss, __VA_ARGS__) }, TD_HERE)
+#define td_backward(...) TD_CALL(td_backward, TD_OPT1(loss, __VA_ARGS__))
 #define td_no_grad_end() td_no_grad_end_at(TD_HERE)

@@ -14,13 +14,12 @@ void td_check_float(const td_tensor *t, const char *op, const char *what, td_sit
 {
     td_check_tensor(t, op, what, at);
     bool is_cuda = td_device_of(t).type == TD_DEVICE_CUDA;
-    TD_REQUIRE(
-        t->dtype == TD_F32 || t->dtype == TD_F64 || t->dtype == TD_BF16 ||
-            (t->dtype == TD_F16 && is_cuda),
-        at,
-        "%s: %s is %s; operations compute in f32, f64 and bf16 (f16 on GPUs only): convert it "
-        "with td_cast",
-        op, what, td_describe(t));
+    TD_REQUIRE(t->dtype == TD_F32 || t->dtype == TD_F64 || t->dtype == TD_BF16 ||
+                   (t->dtype == TD_F16 && is_cuda),
+               at,
+               "%s: %s is %s; operations compute in f32, f64 and bf16 (f16 on GPUs only): convert "
+               "it with td_cast",
+               op, what, td_describe(t));
 }
 
 static void check_device(const td_tensor *a, const td_tensor *b, const char *op, td_site at)

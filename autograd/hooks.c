@@ -17,9 +17,7 @@ static bool is_removed(const td_hook *hook)
 
 int td_hooks_add(td_hook_list *list, td_hook hook)
 {
-    td_hook *hooks = td_list_room(list->hooks, (size_t)list->count, &list->capacity, sizeof hook);
-    TD_CHECK(hooks != NULL, TD_E_NOMEM, "no memory for a hook");
-    list->hooks = hooks;
+    TD_CHECK(td_grow(&list->hooks, list->count, sizeof hook), TD_E_NOMEM, "no memory for a hook");
     hook.id = atomic_fetch_add(&last_id, 1) + 1;
     list->hooks[list->count++] = hook;
     return hook.id;
@@ -84,5 +82,4 @@ void td_hooks_free(td_hook_list *list)
     free(list->hooks);
     list->hooks = NULL;
     list->count = 0;
-    list->capacity = 0;
 }

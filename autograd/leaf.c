@@ -79,11 +79,10 @@ void td_requires_grad_at(td_tensor *leaf, bool on, td_site at)
     TD_REQUIRE(td_is_float(leaf->dtype), at,
                "td_requires_grad: %s has no float dtype, so it cannot have a gradient",
                td_label(leaf));
-    TD_REQUIRE(
-        td_is_dense(leaf), at,
-        "td_requires_grad: %s is a view with holes or repeats; make a copy with td_clone, or "
-        "let the tensor that it shows be the leaf",
-        td_label(leaf));
+    TD_REQUIRE(td_is_dense(leaf), at,
+               "td_requires_grad: %s is a view with holes or repeats; make a copy with td_clone, "
+               "or let the tensor that it shows be the leaf",
+               td_label(leaf));
     if (leaf->grad == NULL) {
         begin_leaf(leaf);
     }

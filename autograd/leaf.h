@@ -30,7 +30,6 @@ typedef struct td_hook {
 typedef struct td_hook_list {
     td_hook *hooks; /* in the order in which they were added */
     int count;
-    size_t capacity;
     int running; /* calls of td_hooks_run under way: until they end, no hook moves */
 } td_hook_list;
 

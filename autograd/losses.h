@@ -126,24 +126,20 @@ TD_END_C
 
 /* ---- what you call ---- */
 
-#define td_cross_entropy(...)                                                                      \
-    td_cross_entropy_at((td_cross_entropy_options){ TD_OPT2(logits, labels, __VA_ARGS__) }, TD_HERE)
+#define td_cross_entropy(...) TD_CALL(td_cross_entropy, TD_OPT2(logits, labels, __VA_ARGS__))
 #define td_linear_cross_entropy(...)                                                               \
     td_linear_cross_entropy_at(                                                                    \
         (td_linear_cross_entropy_options){ TD_OPT3(x, w, labels, __VA_ARGS__) }, TD_HERE)
-#define td_nll_loss(...)                                                                           \
-    td_nll_loss_at((td_nll_loss_options){ TD_OPT2(log_p, labels, __VA_ARGS__) }, TD_HERE)
+#define td_nll_loss(...) TD_CALL(td_nll_loss, TD_OPT2(log_p, labels, __VA_ARGS__))
 #define td_mse_loss(...)                                                                           \
     td_mse_loss_at((td_loss_options){ TD_OPT2(x, target, __VA_ARGS__) }, TD_HERE)
 #define td_l1_loss(...) td_l1_loss_at((td_loss_options){ TD_OPT2(x, target, __VA_ARGS__) }, TD_HERE)
-#define td_huber_loss(...)                                                                         \
-    td_huber_loss_at((td_huber_loss_options){ TD_OPT2(x, target, __VA_ARGS__) }, TD_HERE)
+#define td_huber_loss(...) TD_CALL(td_huber_loss, TD_OPT2(x, target, __VA_ARGS__))
 #define td_smooth_l1_loss(...)                                                                     \
     td_smooth_l1_loss_at((td_huber_loss_options){ TD_OPT2(x, target, __VA_ARGS__) }, TD_HERE)
 #define td_bce_with_logits(...)                                                                    \
     td_bce_with_logits_at((td_bce_options){ TD_OPT2(x, target, __VA_ARGS__) }, TD_HERE)
-#define td_kl_div(...)                                                                             \
-    td_kl_div_at((td_kl_div_options){ TD_OPT2(log_p, target, __VA_ARGS__) }, TD_HERE)
+#define td_kl_div(...) TD_CALL(td_kl_div, TD_OPT2(log_p, target, __VA_ARGS__))
 #define td_cosine_similarity(...) td_cosine_similarity_at(__VA_ARGS__, TD_HERE)
 #define td_cosine_embedding_loss(...)                                                              \
     td_cosine_embedding_loss_at(                                                                   \

@@ -212,22 +212,20 @@ TD_END_C
 #define td_expand(...) td_expand_at(__VA_ARGS__, TD_HERE)
 #define td_cat(...) td_cat_at(__VA_ARGS__, TD_HERE)
 #define td_contiguous(...) td_contiguous_at(__VA_ARGS__, TD_HERE)
-#define td_layer_norm(...)                                                                         \
-    td_layer_norm_at((td_layer_norm_options){ TD_OPT4(x, weight, bias, eps, __VA_ARGS__) }, TD_HERE)
+#define td_layer_norm(...) TD_CALL(td_layer_norm, TD_OPT4(x, weight, bias, eps, __VA_ARGS__))
 #define td_softmax(...) td_softmax_at(__VA_ARGS__, TD_HERE)
 #define td_log_softmax(...) td_log_softmax_at(__VA_ARGS__, TD_HERE)
 #define td_global_avg_pool2d(...) td_global_avg_pool2d_at(__VA_ARGS__, TD_HERE)
 #define td_dropout(...) td_dropout_at(__VA_ARGS__, TD_HERE)
 #define td_dropout2d(...) td_dropout2d_at(__VA_ARGS__, TD_HERE)
 #define td_stochastic_depth(...) td_stochastic_depth_at(__VA_ARGS__, TD_HERE)
-#define td_embedding(...)                                                                          \
-    td_embedding_at((td_embedding_options){ TD_OPT2(index, table, __VA_ARGS__) }, TD_HERE)
+#define td_embedding(...) TD_CALL(td_embedding, TD_OPT2(index, table, __VA_ARGS__))
 #define td_detach(...) td_detach_at(__VA_ARGS__, TD_HERE)
 #define td_cast(...) td_cast_at(__VA_ARGS__, TD_HERE)
 #define td_to(...) td_to_at(__VA_ARGS__, TD_HERE)
 #define td_add_(...) td_add_inplace_at(__VA_ARGS__, TD_HERE)
 #define td_mul_scalar_(...) td_mul_scalar_inplace_at(__VA_ARGS__, TD_HERE)
-#define td_conv2d(...) td_conv2d_at((td_conv2d_options){ TD_OPT3(x, w, b, __VA_ARGS__) }, TD_HERE)
+#define td_conv2d(...) TD_CALL(td_conv2d, TD_OPT3(x, w, b, __VA_ARGS__))
 #define td_batch_norm(...)                                                                         \
     td_batch_norm_at((td_batch_norm_options){ TD_OPT5(x, weight, bias, running_mean, running_var,  \
                                                       __VA_ARGS__) },                              \

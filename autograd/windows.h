@@ -103,12 +103,10 @@ TD_END_C
 
 /* ---- what you call ---- */
 
-#define td_conv1d(...) td_conv1d_at((td_conv1d_options){ TD_OPT3(x, w, b, __VA_ARGS__) }, TD_HERE)
-#define td_conv3d(...) td_conv3d_at((td_conv3d_options){ TD_OPT3(x, w, b, __VA_ARGS__) }, TD_HERE)
-#define td_conv_transpose1d(...)                                                                   \
-    td_conv_transpose1d_at((td_conv_transpose1d_options){ TD_OPT3(x, w, b, __VA_ARGS__) }, TD_HERE)
-#define td_conv_transpose2d(...)                                                                   \
-    td_conv_transpose2d_at((td_conv_transpose2d_options){ TD_OPT3(x, w, b, __VA_ARGS__) }, TD_HERE)
+#define td_conv1d(...) TD_CALL(td_conv1d, TD_OPT3(x, w, b, __VA_ARGS__))
+#define td_conv3d(...) TD_CALL(td_conv3d, TD_OPT3(x, w, b, __VA_ARGS__))
+#define td_conv_transpose1d(...) TD_CALL(td_conv_transpose1d, TD_OPT3(x, w, b, __VA_ARGS__))
+#define td_conv_transpose2d(...) TD_CALL(td_conv_transpose2d, TD_OPT3(x, w, b, __VA_ARGS__))
 #define td_max_pool1d(...)                                                                         \
     td_max_pool1d_at((td_pool1d_options){ TD_OPT2(x, kernel, __VA_ARGS__) }, TD_HERE)
 #define td_avg_pool1d(...)                                                                         \
@@ -117,5 +115,4 @@ TD_END_C
 #define td_adaptive_max_pool1d(...) td_adaptive_max_pool1d_at(__VA_ARGS__, TD_HERE)
 #define td_adaptive_avg_pool2d(...) td_adaptive_avg_pool2d_at(__VA_ARGS__, TD_HERE)
 #define td_adaptive_max_pool2d(...) td_adaptive_max_pool2d_at(__VA_ARGS__, TD_HERE)
-#define td_interpolate(...)                                                                        \
-    td_interpolate_at((td_interpolate_options){ TD_OPT1(x, __VA_ARGS__) }, TD_HERE)
+#define td_interpolate(...) TD_CALL(td_interpolate, TD_OPT1(x, __VA_ARGS__))

@@ -73,9 +73,8 @@ static td_status add_file(td_images_memory *images, const char *where, const cha
     int64_t records, done = images->base.length;
     TD_TRY(td_join_path(path, where, name));
     td_status status = td_read_file(path, "a file of CIFAR", MOST_BYTES, &bytes, &size);
-    if (status == TD_E_NOTFOUND) { /* of a set that is there otherwise */
-        return td_fail(status, "%s. Delete the set and " DOWNLOAD, td_last_error());
-    }
+    /* A file is missing in a set that is there otherwise. */
+    TD_CHECK(status != TD_E_NOTFOUND, status, "%s. Delete the set and " DOWNLOAD, td_last_error());
     TD_TRY(status);
     status = td_cifar_check_size((int64_t)size, kind, most, path, &records);
     if (status == TD_OK) {

@@ -30,17 +30,13 @@ static const char *const classes_100[] = {
 _Static_assert(sizeof classes_10 / sizeof *classes_10 == 10, "CIFAR-10 has 10 classes");
 _Static_assert(sizeof classes_100 / sizeof *classes_100 == 100, "CIFAR-100 has 100 classes");
 
-static const char *const train_10[] = { "data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
-                                        "data_batch_4.bin", "data_batch_5.bin", NULL };
-static const char *const test_10[] = { "test_batch.bin", NULL };
-static const char *const train_100[] = { "train.bin", NULL };
-static const char *const test_100[] = { "test.bin", NULL };
-
+#define LIST(...) ((const char *const[]){ __VA_ARGS__, NULL })
 static const td_cifar_files cifar_10 = {
     .title = "CIFAR-10",
     .subfolder = "cifar-10-batches-bin",
-    .train = train_10,
-    .test = test_10,
+    .train = LIST("data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin",
+                  "data_batch_5.bin"),
+    .test = LIST("test_batch.bin"),
     .train_records = 10000,
     .test_records = 10000,
     .url = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
@@ -51,8 +47,8 @@ static const td_cifar_files cifar_10 = {
 static const td_cifar_files cifar_100 = {
     .title = "CIFAR-100",
     .subfolder = "cifar-100-binary",
-    .train = train_100,
-    .test = test_100,
+    .train = LIST("train.bin"),
+    .test = LIST("test.bin"),
     .train_records = 50000,
     .test_records = 10000,
     .url = "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",

@@ -1,6 +1,7 @@
 /* Lists of classes' names. */
 #include "data/class_names.h"
 #include "data/dataset.h"
+#include "tensor/system/list.h"
 #include "tensor/system/text.h"
 
 #include <stdlib.h>
@@ -19,12 +20,11 @@ static td_status check_name(const char *where, const char *name)
     TD_CHECK(strlen(name) <= TD_CLASS_NAME, TD_E_FORMAT,
              "%s: a class's name of %zu bytes; at most %d are taken", where, strlen(name),
              TD_CLASS_NAME);
-    return td_is_plain_text(name)
-               ? TD_OK
-               : td_fail(TD_E_FORMAT,
-                         "%s: '%.200s' cannot be a class's name: names are text in UTF-8 without "
-                         "control characters; rename it, or convert the file to UTF-8",
-                         where, name);
+    TD_CHECK(td_is_plain_text(name), TD_E_FORMAT,
+             "%s: '%.200s' cannot be a class's name: names are text in UTF-8 without "
+             "control characters; rename it, or convert the file to UTF-8",
+             where, name);
+    return TD_OK;
 }
 
 /* ---- reading ---- */

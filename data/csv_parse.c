@@ -2,6 +2,7 @@
 #include "data/class_names.h"
 #include "data/dataset.h"
 #include "data/parse.h"
+#include "tensor/system/list.h"
 #include "tensor/system/number.h"
 
 #include <ctype.h>
@@ -331,10 +332,9 @@ static td_status make_room(const cursor *c, td_csv_table *t)
     }
     t->values = calloc(lines, (size_t)t->features * sizeof *t->values);
     t->labels = calloc(lines, sizeof *t->labels);
-    return t->values != NULL && t->labels != NULL
-               ? TD_OK
-               : td_fail(TD_E_NOMEM, "%s: no memory for %zu rows of %d numbers", c->name, lines,
-                         t->features);
+    TD_CHECK(t->values != NULL && t->labels != NULL, TD_E_NOMEM,
+             "%s: no memory for %zu rows of %d numbers", c->name, lines, t->features);
+    return TD_OK;
 }
 
 static td_status parse_lines(cursor *c, td_csv_table *t)

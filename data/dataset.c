@@ -2,7 +2,6 @@
 #include "data/dataset.h"
 #include "data/inspect.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- owners and users ---- */
@@ -73,42 +72,4 @@ int64_t td_dataset_targets(const td_dataset *dataset)
 {
     bool tokens = td_batch_y_dtype(dataset) == TD_I64;
     return tokens ? td_shape_numel(dataset->target_shape) : 1;
-}
-
-/* ---- growing arrays ---- */
-
-bool td_grow(void *items, int64_t count, size_t size)
-{
-    void *now, *grown;
-    if ((count & (count - 1)) != 0) {
-        return true;
-    }
-    memcpy(&now, items, sizeof now);
-    grown = realloc(now, (size_t)(count > 0 ? 2 * count : 1) * size);
-    if (grown != NULL) {
-        memcpy(items, &grown, sizeof grown);
-    }
-    return grown != NULL;
-}
-
-bool td_add_text(char ***texts, int64_t count, const char *text)
-{
-    if (!td_grow(texts, count, sizeof **texts)) {
-        return false;
-    }
-    (*texts)[count] = strdup(text);
-    return (*texts)[count] != NULL;
-}
-
-void td_free_texts(char **texts, int64_t count)
-{
-    for (int64_t i = 0; texts != NULL && i < count; i++) {
-        free(texts[i]);
-    }
-    free(texts);
-}
-
-int td_compare_texts(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
 }

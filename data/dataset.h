@@ -34,16 +34,6 @@ bool td_rows_read(const td_dataset *dataset, int64_t i, double *values);
 /* Such a dataset's samples, standardised; NULL with td_last_error(). */
 td_rows *td_rows_scaled(const td_dataset *dataset, const td_standard_scaler *scaler);
 
-/* Makes room for one more item of `size` bytes in the array that *items, a pointer of any type,
- * points to: arrays double when their count is a power of two. false: no memory. */
-bool td_grow(void *items, int64_t count, size_t size);
-/* Adds a copy of the text to an array of `count`; false: no memory. */
-bool td_add_text(char ***texts, int64_t count, const char *text);
-/* Frees such an array and its texts, of which some may be NULL. NULL is fine. */
-void td_free_texts(char **texts, int64_t count);
-/* Compares two of its texts, for qsort and bsearch. */
-int td_compare_texts(const void *a, const void *b);
-
 /* The part behind a dataset, or NULL if it is none. */
 const td_part *td_part_of(const td_dataset *dataset);
 

@@ -59,10 +59,9 @@ static td_status plan_epoch(td_loader *loader, const td_loader_options *o)
     td_loader_fit(loader, loader->drawn);
     int64_t room = td_loader_room(loader);
     loader->order.index = calloc((size_t)room + 1, sizeof *loader->order.index);
-    return loader->order.index != NULL
-               ? TD_OK
-               : td_fail(TD_E_NOMEM, "loader: no memory for the order of %lld samples",
-                         (long long)room);
+    TD_CHECK(loader->order.index != NULL, TD_E_NOMEM,
+             "loader: no memory for the order of %lld samples", (long long)room);
+    return TD_OK;
 }
 
 td_loader *td_loader_open_at(td_loader_options o, td_site at)

@@ -72,8 +72,7 @@ static void check(const td_loader *l, const td_loader_place *p, td_part_list *li
         list->differ(list,
                      "the sampler gives %" PRId64 " samples an epoch in the file, %" PRId64
                      " here: to go on with another number of ranks, let it give all samples to "
-                     "each, and the "
-                     "loader deal them (.deal)",
+                     "each, and the loader deal them (.deal)",
                      p->samples, samples_of(l));
     } else if (p->done > 0 && !own &&
                (p->samples != length || (shuffled && p->order.length != length))) {

@@ -164,9 +164,8 @@ static td_status check_scalable(td_dataset *dataset, const char *name)
 {
     bool floats = td_is_float(dataset->dtype);
     TD_CHECK(dataset->length >= 1 && floats && td_rows_read(dataset, 0, NULL), TD_E_UNSUPPORTED,
-             "td_standardize: the %s set is a %s with %lld samples %s of %s; only rows "
-             "of numbers in memory (CSV, float tensors [n, features]) can be "
-             "standardised",
+             "td_standardize: the %s set is a %s with %lld samples %s of %s; only rows of numbers "
+             "in memory (CSV, float tensors [n, features]) can be standardised",
              name, dataset->vtable->kind, (long long)dataset->length,
              td_describe_shape(dataset->sample_shape), td_dtype_name(dataset->dtype));
     TD_CHECK(dataset->sample_shape.dim[0] <= TD_SCALER_FEATURES, TD_E_UNSUPPORTED,
@@ -192,8 +191,8 @@ td_status td_standardize(td_dataset *train, td_dataset *test, td_standard_scaler
     td_standard_scaler *s = scaler != NULL ? scaler : &local;
     TD_TRY(check_scalable(train, "training"));
     TD_CHECK(test != train, TD_E_ARG,
-             "td_standardize: the training set and the test set are the same; "
-             "give NULL as the test set");
+             "td_standardize: the training set and the test set are the same; give NULL as the "
+             "test set");
     if (test != NULL) {
         TD_TRY(check_scalable(test, "test"));
         TD_CHECK(td_shape_equal(test->sample_shape, train->sample_shape), TD_E_MISMATCH,

@@ -240,11 +240,10 @@ td_batch_maker *td_ring_new(const td_batch_plan *plan)
     pthread_cond_init(&r->done, NULL);
     if (!make_slots(r)) {
         free_ring(&r->base);
-        td_fail(
-            TD_E_NOMEM,
-            "loader: no memory for %lld batches of %lld samples (batch size, and %d workers with "
-            "%d batches ahead each): make one of them smaller",
-            (long long)count, (long long)plan->batch_size, plan->workers, plan->prefetch);
+        td_fail(TD_E_NOMEM,
+                "loader: no memory for %lld batches of %lld samples (batch size, and %d workers "
+                "with %d batches ahead each): make one of them smaller",
+                (long long)count, (long long)plan->batch_size, plan->workers, plan->prefetch);
         return NULL;
     }
     if (start_threads(r) != TD_OK) {

@@ -1,6 +1,7 @@
 /* Samples held in tensors. */
 #include "data/dataset.h"
 #include "tensor/kernels/element.h"
+#include "tensor/system/list.h"
 
 #include <limits.h>
 #include <stdlib.h>

@@ -20,8 +20,7 @@ static td_status open_wine(const char *path, td_dataset **wine)
     td_csv_table table;
     td_status status = td_csv_read(&rules, &table);
     TD_CHECK(status != TD_E_NOTFOUND && status != TD_E_IO, status,
-             "%s. tandem's source has the file as data/wine.csv, and `make install` "
-             "brings it",
+             "%s. tandem's source has the file as data/wine.csv, and `make install` brings it",
              td_last_error());
     TD_TRY(status);
     *wine = table.header ? td_csv_rows("wine", &table, false) : NULL;

@@ -125,69 +125,69 @@ void td_module_unsurround(td_module *m, td_around_fn run, const void *user)
 
 /* ---- modes ---- */
 
-static void set_training(td_module *m, const char *path, void *user)
+static void set_training(td_module *net, bool training)
 {
-    (void)path;
-    m->training = *(const bool *)user;
+    for (td_module *m = net; m != NULL; m = td_module_next(net, m)) {
+        m->training = training;
+    }
 }
 
 void td_train(td_module *m)
 {
-    td_module_each(m, set_training, &(bool){ true });
+    set_training(m, true);
 }
 
 void td_eval(td_module *m)
 {
-    td_module_each(m, set_training, &(bool){ false });
+    set_training(m, false);
 }
 
-static void push_mode(td_module *m, const char *path, void *user)
+void td_eval_for_now(td_module *net)
 {
-    (void)path, (void)user;
-    td_node_of(m)->modes = td_node_of(m)->modes << 1 | m->training;
-    m->training = false;
+    for (td_module *m = net; m != NULL; m = td_module_next(net, m)) {
+        td_node_of(m)->modes = td_node_of(m)->modes << 1 | m->training;
+        m->training = false;
+    }
 }
 
-static void pop_mode(td_module *m, const char *path, void *user)
+void td_give_modes_back(td_module *net)
 {
-    (void)path, (void)user;
-    m->training = td_node_of(m)->modes & 1;
-    td_node_of(m)->modes >>= 1;
-}
-
-void td_eval_for_now(td_module *m)
-{
-    td_module_each(m, push_mode, NULL);
-}
-
-void td_give_modes_back(td_module *m)
-{
-    td_module_each(m, pop_mode, NULL);
+    for (td_module *m = net; m != NULL; m = td_module_next(net, m)) {
+        m->training = td_node_of(m)->modes & 1;
+        td_node_of(m)->modes >>= 1;
+    }
 }
 
 /* ---- walking ---- */
 
-/* The part of a path below the module that a walk started from. */
-static const char *below(const char *path, size_t prefix)
+td_module *td_module_next(const td_module *top, const td_module *m)
 {
+    if (m->child_count > 0) {
+        return m->children[0];
+    }
+    for (const td_module *parent; m != top; m = parent) {
+        int i = 0;
+        parent = td_node_of(m)->parent;
+        while (parent->children[i] != m) {
+            i++;
+        }
+        if (i + 1 < parent->child_count) {
+            return parent->children[i + 1];
+        }
+    }
+    return NULL;
+}
+
+/* The part of a path that is below a module's. */
+static const char *below(const td_module *top, const char *path)
+{
+    size_t prefix = strlen(td_node_of(top)->path);
     return strlen(path) > prefix && prefix > 0 ? path + prefix + 1 : path + prefix;
 }
 
-static void walk(td_module *m, size_t prefix, void (*fn)(td_module *, const char *, void *),
-                 void *user)
+const char *td_module_path(const td_module *top, const td_module *m)
 {
-    fn(m, below(td_node_of(m)->path, prefix), user);
-    for (int i = 0; i < m->child_count; i++) {
-        walk(m->children[i], prefix, fn, user);
-    }
-}
-
-void td_module_each(td_module *m, void (*fn)(td_module *m, const char *path, void *user),
-                    void *user)
-{
-    if (m != NULL) {
-        walk(m, strlen(td_node_of(m)->path), fn, user);
-    }
+    return below(top, td_node_of(m)->path);
 }
 
 td_module *td_module_find(td_module *m, const char *path)
@@ -220,40 +220,23 @@ int td_module_chain(td_module *m, td_chain_link *links)
 
 /* ---- the list of tensors ---- */
 
-static int count_tensors(const td_module *m)
+td_state_list td_module_state(const td_module *net)
 {
-    int count = m->tensor_count;
-    for (int i = 0; i < m->child_count; i++) {
-        count += count_tensors(m->children[i]);
+    size_t count = 0;
+    for (const td_module *m = net; m != NULL; m = td_module_next(net, m)) {
+        count += (size_t)m->tensor_count;
     }
-    return count;
-}
-
-/* false when memory is short. */
-static bool list_tensors(const td_module *m, size_t prefix, td_state_list *list)
-{
-    for (int i = 0; i < m->tensor_count; i++) {
-        char *name = strdup(below(td_node_of(m)->tensor_paths[i], prefix));
-        if (name == NULL) {
-            return false;
-        }
-        list->items[list->count++] = (td_named_tensor){ .name = name,
-                                                        .tensor = m->tensors[i].tensor,
-                                                        .buffer = m->tensors[i].buffer };
-    }
-    for (int i = 0; i < m->child_count; i++) {
-        if (!list_tensors(m->children[i], prefix, list)) {
-            return false;
+    td_state_list list = { calloc(count + 1, sizeof(td_named_tensor)), 0 };
+    bool made = list.items != NULL;
+    for (const td_module *m = net; made && m != NULL; m = td_module_next(net, m)) {
+        for (int i = 0; made && i < m->tensor_count; i++) {
+            td_named_tensor *item = &list.items[list.count++];
+            *item = m->tensors[i];
+            item->name = strdup(below(net, td_node_of(m)->tensor_paths[i]));
+            made = item->name != NULL;
         }
     }
-    return true;
-}
-
-td_state_list td_module_state(const td_module *m)
-{
-    size_t count = (size_t)count_tensors(m);
-    td_state_list list = { calloc(count > 0 ? count : 1, sizeof(td_named_tensor)), 0 };
-    if (list.items == NULL || !list_tensors(m, strlen(td_node_of(m)->path), &list)) {
+    if (!made) {
         td_state_list_free(&list);
         td_fail(TD_E_NOMEM, "no memory for the list of a model's %zu tensors", count);
         list.count = -1;
@@ -309,19 +292,6 @@ void td_exchange_memory(td_tensor *t, td_tensor *other)
     memcpy(other->stride, old.stride, sizeof old.stride);
 }
 
-typedef struct move_target {
-    td_device device;
-    td_dtype dtype;
-} move_target;
-
-static void set_place(td_module *m, const char *path, void *user)
-{
-    (void)path;
-    const move_target *to = user;
-    m->device = to->device;
-    m->dtype = to->dtype;
-}
-
 /* A filter lies as convolutions and products read it on its device; all else as it was. */
 static td_tensor *copy_to(const td_tensor *t, td_dtype dtype, td_device device)
 {
@@ -340,7 +310,7 @@ static td_tensor *copy_to(const td_tensor *t, td_dtype dtype, td_device device)
 }
 
 /* All conversions first, then all exchanges: a failure leaves the module as it was. */
-static td_status move_tensors(td_state_list *list, move_target to)
+static td_status move_tensors(td_state_list *list, td_device device, td_dtype dtype)
 {
     td_tensor **moved = calloc((size_t)list->count + 1, sizeof(td_tensor *));
     TD_CHECK(moved != NULL, TD_E_NOMEM, "no memory to move a model");
@@ -350,7 +320,7 @@ static td_status move_tensors(td_state_list *list, move_target to)
         if (!first_mention(list, i)) {
             continue;
         }
-        moved[i] = copy_to(t, td_is_float(t->dtype) ? to.dtype : t->dtype, to.device);
+        moved[i] = copy_to(t, td_is_float(t->dtype) ? dtype : t->dtype, device);
         if (moved[i] == NULL) {
             status = td_fail_context(TD_E_NOMEM, "moving '%s'", list->items[i].name);
         }
@@ -371,38 +341,34 @@ static td_status move_tensors(td_state_list *list, move_target to)
     return status;
 }
 
-static void find_params(td_module *m, const char *path, void *user)
+const td_module *td_module_with_params(td_module *net)
 {
-    (void)path;
-    const td_module **found = user;
-    *found = *found == NULL && td_node_of(m)->params != NULL ? m : *found;
-}
-
-const td_module *td_module_with_params(td_module *m)
-{
-    const td_module *found = NULL;
-    td_module_each(m, find_params, &found);
-    for (td_module *up = td_node_of(m)->parent; up != NULL; up = td_node_of(up)->parent) {
-        find_params(up, "", &found);
+    const td_module *m = net;
+    while (m != NULL && td_node_of(m)->params == NULL) {
+        m = td_module_next(net, m);
     }
-    return found;
+    const td_module *up = net;
+    while (m == NULL && up != NULL && td_node_of(up)->params == NULL) {
+        up = td_node_of(up)->parent;
+    }
+    return m != NULL ? m : up;
 }
 
-td_status td_module_to_at(td_module *m, td_device device, td_dtype dtype, td_site at)
+td_status td_module_to_at(td_module *net, td_device device, td_dtype dtype, td_site at)
 {
     TD_REQUIRE(td_is_float(dtype), at, "td_module_to: %s is no float dtype", td_dtype_name(dtype));
     td_require_device(device, at);
-    TD_REQUIRE(td_module_with_params(m) == NULL, at,
+    TD_REQUIRE(td_module_with_params(net) == NULL, at,
                "td_module_to: the parameters are laid out flat already; move a model before the "
                "first td_parameters");
-    td_state_list list = td_module_state(m);
+    td_state_list list = td_module_state(net);
     if (list.count < 0) {
         return TD_E_NOMEM;
     }
-    move_target to = { device, dtype };
-    td_status status = move_tensors(&list, to);
-    if (status == TD_OK) {
-        td_module_each(m, set_place, &to);
+    td_status status = move_tensors(&list, device, dtype);
+    for (td_module *m = net; m != NULL && status == TD_OK; m = td_module_next(net, m)) {
+        m->device = device;
+        m->dtype = dtype;
     }
     td_state_list_free(&list);
     return status;

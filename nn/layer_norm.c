@@ -125,16 +125,12 @@ td_batch_norm_override td_batch_norm2d_override(const td_module *m)
     return ((const batch_norm_state *)m->state)->override;
 }
 
-static void find_override(td_module *m, const char *path, void *user)
-{
-    (void)path;
-    *(bool *)user |= td_is_batch_norm2d(m) && td_batch_norm2d_override(m).normalise != NULL;
-}
-
 bool td_has_batch_norm_override(td_module *model)
 {
     bool found = false;
-    td_module_each(model, find_override, &found);
+    for (const td_module *m = model; m != NULL; m = td_module_next(model, m)) {
+        found |= td_is_batch_norm2d(m) && td_batch_norm2d_override(m).normalise != NULL;
+    }
     return found;
 }
 

@@ -3,6 +3,7 @@
 #include "nn/internal.h"
 #include "autograd/tape.h"
 #include "nn/params.h"
+#include "tensor/system/list.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -185,13 +186,8 @@ td_module *td_module_add_at(td_module *parent, const char *name, td_module *chil
                "'%s' is added to %s after td_parameters; build the whole model first", name,
                parent->type->name);
 
-    size_t count = (size_t)parent->child_count;
-    td_module **children = realloc(parent->children, (count + 1) * sizeof(td_module *));
     char *own_name = strdup(name);
-    if (children != NULL) {
-        parent->children = children;
-    }
-    if (children == NULL || own_name == NULL) {
+    if (own_name == NULL || !td_grow(&parent->children, parent->child_count, sizeof(td_module *))) {
         free(own_name);
         td_module_free(child);
         td_fail(TD_E_NOMEM, "no memory to add '%s' to %s", name, parent->type->name);
@@ -200,26 +196,10 @@ td_module *td_module_add_at(td_module *parent, const char *name, td_module *chil
     }
     free((char *)(uintptr_t)child->name);
     child->name = own_name;
-    children[parent->child_count++] = child;
+    parent->children[parent->child_count++] = child;
     node->parent = parent;
     set_paths(child, td_node_of(parent)->path);
     return child;
-}
-
-/* Makes room for one more tensor. */
-static bool grow_tensors(td_module *m)
-{
-    td_module_node *node = td_node_of(m);
-    size_t count = (size_t)m->tensor_count + 1;
-    td_named_tensor *tensors = realloc(m->tensors, count * sizeof *tensors);
-    if (tensors != NULL) {
-        m->tensors = tensors;
-    }
-    char **paths = realloc(node->tensor_paths, count * sizeof(char *));
-    if (paths != NULL) {
-        node->tensor_paths = paths;
-    }
-    return tensors != NULL && paths != NULL;
 }
 
 /* Unless another module has it already. */
@@ -246,7 +226,9 @@ static td_tensor *add_tensor(td_module *m, const char *name, td_tensor *t, bool 
                m->type->name);
     char *own_name = strdup(name);
     char *path = join(td_node_of(m)->path, ".", name, "");
-    if (own_name == NULL || path == NULL || !grow_tensors(m)) {
+    if (own_name == NULL || path == NULL ||
+        !td_grow(&m->tensors, m->tensor_count, sizeof *m->tensors) ||
+        !td_grow(&td_node_of(m)->tensor_paths, m->tensor_count, sizeof(char *))) {
         free(own_name);
         free(path);
         free_unadded(t);
@@ -300,19 +282,18 @@ td_module *td_module_finish_with(td_module *m, const void *state)
 }
 
 /* Clears a tensor's entries in a tree: a shared tensor has several. */
-static void forget_tensor(td_module *m, const td_tensor *t)
+static void forget_tensor(td_module *top, const td_tensor *t)
 {
-    for (int i = 0; i < m->tensor_count; i++) {
-        if (m->tensors[i].tensor == t) {
-            m->tensors[i].tensor = NULL;
+    for (td_module *m = top; m != NULL; m = td_module_next(top, m)) {
+        for (int i = 0; i < m->tensor_count; i++) {
+            if (m->tensors[i].tensor == t) {
+                m->tensors[i].tensor = NULL;
+            }
         }
-    }
-    for (int i = 0; i < m->child_count; i++) {
-        forget_tensor(m->children[i], t);
     }
 }
 
-/* Frees all tensors of m and below, each once, although another module below `top` may share it. */
+/* Each once, although several modules below `top` may share it. */
 static void free_tensors(td_module *top, td_module *m)
 {
     for (int i = 0; i < m->tensor_count; i++) {
@@ -323,8 +304,12 @@ static void free_tensors(td_module *top, td_module *m)
             td_free(t);
         }
     }
-    for (int i = 0; i < m->child_count; i++) {
-        free_tensors(top, m->children[i]);
+}
+
+static void end_arounds(td_module *m)
+{
+    for (const td_around *a; (a = td_node_of(m)->around) != NULL;) {
+        td_module_unsurround(m, a->run, a->user);
     }
 }
 
@@ -340,24 +325,19 @@ static void free_nodes(td_module *m, td_site at)
     free_node(td_node_of(m));
 }
 
-static void end_arounds(td_module *m, const char *path, void *user)
+void td_module_free_at(td_module *top, td_site at)
 {
-    (void)path, (void)user;
-    const td_around *a;
-    while ((a = td_node_of(m)->around) != NULL) {
-        td_module_unsurround(m, a->run, a->user);
-    }
-}
-
-void td_module_free_at(td_module *m, td_site at)
-{
-    if (m == NULL) {
+    if (top == NULL) {
         return;
     }
-    TD_REQUIRE(!td_module_is_freed(m), at, "td_module_free: the module was freed already");
-    TD_REQUIRE(td_node_of(m)->parent == NULL, at,
-               "td_module_free: '%s' belongs to a larger model; free that", td_node_of(m)->path);
-    td_module_each(m, end_arounds, NULL);
-    free_tensors(m, m);
-    free_nodes(m, at);
+    TD_REQUIRE(!td_module_is_freed(top), at, "td_module_free: the module was freed already");
+    TD_REQUIRE(td_node_of(top)->parent == NULL, at,
+               "td_module_free: '%s' belongs to a larger model; free that", td_node_of(top)->path);
+    for (td_module *m = top; m != NULL; m = td_module_next(top, m)) {
+        end_arounds(m);
+    }
+    for (td_module *m = top; m != NULL; m = td_module_next(top, m)) {
+        free_tensors(top, m);
+    }
+    free_nodes(top, at);
 }

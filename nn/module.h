@@ -118,10 +118,13 @@ void td_init_kaiming_normal_fan_in_(td_tensor *weight);
 
 /* ---- walking a model ---- */
 
-/* Calls fn for the module and all below, parents first, with the path ("" at the top). m NULL:
- * nothing happens. */
-void td_module_each(td_module *m, void (*fn)(td_module *m, const char *path, void *user),
-                    void *user);
+/* The module after m, of top and all below, parents first; NULL: m is the last one.
+ *
+ *     for (td_module *m = top; m != NULL; m = td_module_next(top, m)) { ... }                    */
+td_module *td_module_next(const td_module *top, const td_module *m);
+
+/* The path of m below top ("layer1.0.conv1"); "" for top itself. */
+const char *td_module_path(const td_module *top, const td_module *m);
 
 /* The module below m with this path ("layer1.0.conv1"), or NULL. */
 td_module *td_module_find(td_module *m, const char *path);

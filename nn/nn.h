@@ -229,14 +229,10 @@ TD_END_C
 #define td_clip_grad_norm(...)                                                                     \
     td_clip_grad_norm_at((td_clip_options){ TD_OPT2(params, max_norm, __VA_ARGS__) }, TD_HERE)
 #define td_clip_grad_value(...) td_clip_grad_value_at(__VA_ARGS__, TD_HERE)
-#define td_nn_linear(...)                                                                          \
-    td_nn_linear_at((td_nn_linear_options){ TD_OPT2(in, out, __VA_ARGS__) }, TD_HERE)
-#define td_nn_conv2d(...)                                                                          \
-    td_nn_conv2d_at((td_nn_conv2d_options){ TD_OPT2(in, out, __VA_ARGS__) }, TD_HERE)
-#define td_nn_batch_norm2d(...)                                                                    \
-    td_nn_batch_norm2d_at((td_nn_batch_norm2d_options){ TD_OPT1(channels, __VA_ARGS__) }, TD_HERE)
-#define td_nn_layer_norm(...)                                                                      \
-    td_nn_layer_norm_at((td_nn_layer_norm_options){ TD_OPT1(features, __VA_ARGS__) }, TD_HERE)
+#define td_nn_linear(...) TD_CALL(td_nn_linear, TD_OPT2(in, out, __VA_ARGS__))
+#define td_nn_conv2d(...) TD_CALL(td_nn_conv2d, TD_OPT2(in, out, __VA_ARGS__))
+#define td_nn_batch_norm2d(...) TD_CALL(td_nn_batch_norm2d, TD_OPT1(channels, __VA_ARGS__))
+#define td_nn_layer_norm(...) TD_CALL(td_nn_layer_norm, TD_OPT1(features, __VA_ARGS__))
 #define td_nn_max_pool2d(...)                                                                      \
     td_nn_max_pool2d_at((td_nn_pool2d_options){ TD_OPT1(kernel, __VA_ARGS__) }, TD_HERE)
 #define td_nn_avg_pool2d(...)                                                                      \
@@ -244,8 +240,7 @@ TD_END_C
 #define td_nn_dropout(...) td_nn_dropout_at(__VA_ARGS__, TD_HERE)
 #define td_nn_dropout2d(...) td_nn_dropout2d_at(__VA_ARGS__, TD_HERE)
 #define td_nn_stochastic_depth(...) td_nn_stochastic_depth_at(__VA_ARGS__, TD_HERE)
-#define td_nn_embedding(...)                                                                       \
-    td_nn_embedding_at((td_nn_embedding_options){ TD_OPT2(rows, features, __VA_ARGS__) }, TD_HERE)
+#define td_nn_embedding(...) TD_CALL(td_nn_embedding, TD_OPT2(rows, features, __VA_ARGS__))
 #ifdef __cplusplus /* g++ takes no address of a temporary array */
 extern "C++" template <typename... Modules>
 inline td_module *td_nn_sequential_of(td_site at, Modules... children)
@@ -261,4 +256,4 @@ inline td_module *td_nn_sequential_of(td_site at, Modules... children)
                         TD_HERE)
 #endif
 #define td_nn_sequential_list(...) td_nn_sequential_at(__VA_ARGS__, TD_HERE)
-#define td_model(...) td_model_at((td_model_options){ TD_OPT1(name, __VA_ARGS__) }, TD_HERE)
+#define td_model(...) TD_CALL(td_model, TD_OPT1(name, __VA_ARGS__))

@@ -6,6 +6,7 @@
 #include "nn/internal.h"
 #include "tensor/kernels/packed.h"
 #include "tensor/storage.h"
+#include "tensor/system/list.h"
 #include "autograd/hooks.h"
 
 #if defined(__GLIBC__)
@@ -177,43 +178,44 @@ static td_params *make_params(const td_module *m, td_state_list *list, bool trai
 
 /* A deferred tensor gets its values with the flat memory, to which a frozen tensor does not belong.
  */
-static void require_no_frozen(td_module *m, const char *path, void *user)
+static void require_no_frozen(const td_module *m, td_site at)
 {
-    (void)path;
     for (int i = 0; i < m->tensor_count; i++) {
         const td_tensor *t = m->tensors[i].tensor;
-        TD_REQUIRE(td_is_leaf(t) || td_draw_of(t) == NULL, *(const td_site *)user,
+        TD_REQUIRE(td_is_leaf(t) || td_draw_of(t) == NULL, at,
                    "td_parameters: '%s' takes no gradient, so ranks do not share it; make its "
                    "module without td_defer_init",
                    td_node_of(m)->tensor_paths[i]);
     }
 }
 
-static td_params *lay_out(td_module *m, bool trained_only, td_site at)
+static td_params *lay_out(td_module *net, bool trained_only, td_site at)
 {
-    TD_REQUIRE(m != NULL, at, "td_parameters: the module is NULL: its constructor failed (%s)",
+    TD_REQUIRE(net != NULL, at, "td_parameters: the module is NULL: its constructor failed (%s)",
                td_last_reason());
-    TD_REQUIRE(!td_module_is_freed(m), at,
+    TD_REQUIRE(!td_module_is_freed(net), at,
                "td_parameters: the module was freed: call td_module_free last");
-    td_module_node *node = td_node_of(m);
+    td_module_node *node = td_node_of(net);
     if (node->params != NULL) {
         return node->params;
     }
-    const td_module *part = td_module_with_params(m);
+    const td_module *part = td_module_with_params(net);
     TD_REQUIRE(part == NULL, at,
                "td_parameters of '%s': the parameters of '%s' are already laid out flat; call "
                "td_parameters on the whole model, and give it one optimizer: parts get settings of "
                "their own by td_optim_group",
                node->label, td_node_of(part)->label);
-    td_module_each(m, require_no_frozen, &at);
-    td_state_list list = td_module_state(m);
+    for (const td_module *m = net; m != NULL; m = td_module_next(net, m)) {
+        require_no_frozen(m, at);
+    }
+    td_state_list list = td_module_state(net);
     if (list.count < 0) {
         return NULL;
     }
-    node->params = make_params(m, &list, trained_only, at);
+    node->params = make_params(net, &list, trained_only, at);
     if (node->params == NULL) {
         td_fail(TD_E_NOMEM, "no memory to lay out the %lld parameters of '%s' flat",
-                (long long)td_parameter_count(m), node->label);
+                (long long)td_parameter_count(net), node->label);
     }
     td_state_list_free(&list);
     return node->params;
@@ -234,10 +236,9 @@ void td_params_free(td_params *params, td_site at)
     if (params == NULL) {
         return;
     }
-    TD_REQUIRE(
-        params->extra_count == 0, at,
-        "td_module_free: an optimizer (or td_ema) still uses the parameters of this model: free "
-        "that first (td_optim_free), and the model last");
+    TD_REQUIRE(params->extra_count == 0, at,
+               "td_module_free: an optimizer (or td_ema) still uses the parameters of this model: "
+               "free that first (td_optim_free), and the model last");
     for (int i = 0; i < params->count; i++) {
         free((char *)(uintptr_t)params->items[i].name);
         td_free(params->grads[i]);
@@ -349,18 +350,15 @@ td_tensor *td_params_view(const td_params *params, td_tensor *flat, int i)
 /* Takes over `state`; NULL: there was no memory for it. */
 static td_tensor *add_state(td_params *params, td_tensor *state, bool flat, const char *name)
 {
-    size_t count = (size_t)params->extra_count + 1;
-    td_params_extra *extra = state != NULL ? realloc(params->extra, count * sizeof *extra) : NULL;
-    if (extra == NULL) {
+    if (state == NULL || !td_grow(&params->extra, params->extra_count, sizeof *params->extra)) {
         if (state != NULL) {
             td_fail(TD_E_NOMEM, "no memory for optimizer state");
         }
         td_free(state);
         return NULL;
     }
-    params->extra = extra;
     state->name = name;
-    extra[params->extra_count++] = (td_params_extra){ state, flat };
+    params->extra[params->extra_count++] = (td_params_extra){ state, flat };
     return state;
 }
 

@@ -12,7 +12,7 @@ import sys
 WORDS = [  # what is not written, what is written instead, places left
     (r"pictures?", "image", 101),
     (r"nobody", "no thread, no rank, no caller: name the thing", 43),
-    (r"beside", "next to, compared with", 23),
+    (r"beside", "next to, compared with", 21),
     (r"so many", "a number of, N", 25),
     (r"meets?|met", "in range, valid; waits for, is reached by", 93),
     (r"lets? go|letting go", "release", 0),

@@ -38,3 +38,6 @@
 #define TD_OPT5(a, b, c, d, e, ...) .begin_ = 0, __VA_ARGS__
 #define TD_LVALUE(type, ...) __VA_ARGS__
 #endif
+
+/* Calls NAME_at with NAME_options, whose values these are, and the caller's place. */
+#define TD_CALL(NAME, ...) NAME##_at((NAME##_options){ __VA_ARGS__ }, TD_HERE)

@@ -216,10 +216,8 @@ static td_status next_line(hash_file *f, bool tensors_only)
                 end = strchr(fields[i], '\t');
             }
         }
-        if (!over && (f->step < 1 || strlen(fields[2]) != 16)) {
-            return td_fail(TD_E_FORMAT, "%s, line %" PRId64 ": '%.40s' is no line of hashes",
-                           f->path, f->number, f->text);
-        }
+        TD_CHECK(over || (f->step >= 1 && strlen(fields[2]) == 16), TD_E_FORMAT,
+                 "%s, line %" PRId64 ": '%.40s' is no line of hashes", f->path, f->number, f->text);
         f->what = fields[0];
         f->name = fields[1];
         f->value = fields[2];
@@ -387,9 +385,7 @@ int main(int argc, char **argv)
                    "differs. Exit code: 0: equal; 1: they differ; 2: they cannot be compared.",
                    none, 0, &rest);
     const char *a = rest.values[0], *b = rest.values[1];
-    if (rest.count > 2) {
-        cli_refuse("give two runs or two checkpoints");
-    }
+    CLI_CHECK(rest.count <= 2, "give two runs or two checkpoints");
     if (is_folder(a) != is_folder(b)) {
         fprintf(stderr, "compare: of %s and %s one is a folder, the other is not\n", a, b);
         return FAILED;

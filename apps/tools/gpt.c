@@ -100,29 +100,21 @@ static td_status gpt_use(gpt_run *g)
 
 static void gpt_check_use(const gpt_run *g, bool uses)
 {
-    if (!uses && g->model != NULL) {
-        cli_refuse("--model is for --generate TEXT and --merge FILE; --init FILE trains further");
-    }
-    if (g->generate == NULL && g->prompts.count > 0) {
-        cli_refuse("prompts are for --generate TEXT");
-    }
-    if (uses && g->model == NULL) {
-        cli_refuse("--generate and --merge need --model FILE: what a run wrote by --save or "
-                   "--save-model");
-    }
-    if (g->lora.merge != NULL && (g->lora.adapter == NULL || g->generate != NULL)) {
-        cli_refuse("--merge needs --adapter FILE, and is not for --generate");
-    }
-    if (g->writing.bf16 && g->generate == NULL) {
-        cli_refuse("--bf16 is for --generate TEXT; --precision bf16 trains");
-    }
-    if (g->lora.rank > 0 && (g->lora.adapter != NULL || uses)) {
-        cli_refuse("--lora trains new adapters: not with --adapter, --generate or --merge");
-    }
-    if (g->spawn > 0 && (td_dist_is_launched() || uses)) {
-        cli_refuse("--spawn starts processes for training, once: not with --generate or --merge, "
-                   "nor in a process that tdrun, srun or mpirun has started");
-    }
+    CLI_CHECK(uses || g->model == NULL,
+              "--model is for --generate TEXT and --merge FILE; --init FILE trains further");
+    CLI_CHECK(g->generate != NULL || g->prompts.count == 0, "prompts are for --generate TEXT");
+    CLI_CHECK(!uses || g->model != NULL,
+              "--generate and --merge need --model FILE: what a run wrote by --save or "
+              "--save-model");
+    CLI_CHECK(g->lora.merge == NULL || (g->lora.adapter != NULL && g->generate == NULL),
+              "--merge needs --adapter FILE, and is not for --generate");
+    CLI_CHECK(!g->writing.bf16 || g->generate != NULL,
+              "--bf16 is for --generate TEXT; --precision bf16 trains");
+    CLI_CHECK(g->lora.rank == 0 || (g->lora.adapter == NULL && !uses),
+              "--lora trains new adapters: not with --adapter, --generate or --merge");
+    CLI_CHECK(g->spawn == 0 || (!td_dist_is_launched() && !uses),
+              "--spawn starts processes for training, once: not with --generate or --merge, "
+              "nor in a process that tdrun, srun or mpirun has started");
 }
 
 static int gpt_begin(gpt_run *g)

@@ -58,9 +58,8 @@ static td_status find_channels(const predictor *p, const td_safetensors *file, c
         channels[i] = (float)td_strtod(at, &end);
         right = right && end != at && isfinite(channels[i]);
     }
-    return right
-               ? TD_OK
-               : td_fail(TD_E_FORMAT, "%s: %s is '%.60s', not three numbers", p->model, key, text);
+    TD_CHECK(right, TD_E_FORMAT, "%s: %s is '%.60s', not three numbers", p->model, key, text);
+    return TD_OK;
 }
 
 /* Without metadata: ImageNet's, as all of torchvision's models want. */
@@ -247,9 +246,7 @@ int main(int argc, char **argv)
     cli_parse_rest(argc, argv, "Says what is in an image: a model's most probable classes.",
                    options, sizeof options / sizeof *options, &rest);
     p.model = rest.values[0];
-    if (rest.count < 2 && p.onnx == NULL) {
-        cli_refuse("give at least %s: %s", rest.wanted, rest.name);
-    }
+    CLI_CHECK(rest.count >= 2 || p.onnx != NULL, "give at least %s: %s", rest.wanted, rest.name);
     p.sizes_given = options[SIZE].given || options[RESIZE].given;
     bool open = open_model(&p);
     int failed = !open ? app_failed("predict") : p.onnx != NULL ? export_onnx(&p) : 0;

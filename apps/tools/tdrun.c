@@ -42,9 +42,7 @@ static int read_number(const char *name, const char *text, int low, int high)
 {
     char why[200];
     int64_t value = 0;
-    if (!cli_read_int(text, low, high, &value, why, sizeof why)) {
-        cli_refuse("--%s: %s", name, why);
-    }
+    CLI_CHECK(cli_read_int(text, low, high, &value, why, sizeof why), "--%s: %s", name, why);
     return (int)value;
 }
 
@@ -56,9 +54,7 @@ static void read_nodes(const char *text, td_launch_options *o)
     o->min_nodes = read_number("nnodes", low, 1, TD_LAUNCH_MAX_NODES);
     o->max_nodes =
         colon != NULL ? read_number("nnodes", colon + 1, 1, TD_LAUNCH_MAX_NODES) : o->min_nodes;
-    if (o->max_nodes < o->min_nodes) {
-        cli_refuse("--nnodes: '%s': the range goes down", text);
-    }
+    CLI_CHECK(o->max_nodes >= o->min_nodes, "--nnodes: '%s': the range goes down", text);
 }
 
 /* Whether an entry of CUDA_VISIBLE_DEVICES names a GPU: by its index or its UUID. */
@@ -98,9 +94,7 @@ static int read_workers(const char *text)
         return gpus > 0 ? gpus : td_count_cpus();
     }
     if (strcmp(text, "gpu") == 0) {
-        if (gpus == 0) {
-            cli_refuse("--nproc-per-node gpu: no NVIDIA GPU is seen here");
-        }
+        CLI_CHECK(gpus > 0, "--nproc-per-node gpu: no NVIDIA GPU is seen here");
         return gpus;
     }
     return read_number("nproc-per-node", text, 1, TD_LAUNCH_MAX_WORKERS);
@@ -114,9 +108,7 @@ static void read_locals(const char *name, const char *text, int workers, bool va
     for (char *item = copy != NULL ? strtok_r(copy, ",", &rest) : NULL; item != NULL;
          item = strtok_r(NULL, ",", &rest)) {
         char *value = valued ? strchr(item, ':') : NULL;
-        if (valued && value == NULL) {
-            cli_refuse("--%s: '%s' is not LOCAL_RANK:WHAT", name, item);
-        }
+        CLI_CHECK(!valued || value != NULL, "--%s: '%s' is not LOCAL_RANK:WHAT", name, item);
         if (valued) {
             *value++ = '\0';
         }
@@ -164,14 +156,12 @@ static void read_endpoint(arguments *a)
     size_t length = colon != NULL ? (size_t)(colon - text) : strlen(text);
     a->launch.port =
         colon != NULL ? read_number("rdzv-endpoint", colon + 1, 0, 65535) : DEFAULT_PORT;
-    if (a->launch.port == 0 && a->launch.max_nodes > 1) {
-        cli_refuse("--rdzv-endpoint: '%s': several nodes need a port that all know, not 0", text);
-    }
+    CLI_CHECK(a->launch.port > 0 || a->launch.max_nodes <= 1,
+              "--rdzv-endpoint: '%s': several nodes need a port that all know, not 0", text);
     text += bracketed;
     length -= bracketed ? 2 : 0;
-    if (length == 0 || length >= sizeof(a->endpoint_host)) {
-        cli_refuse("--rdzv-endpoint: '%s' is not HOST:PORT", a->endpoint);
-    }
+    CLI_CHECK(length > 0 && length < sizeof(a->endpoint_host),
+              "--rdzv-endpoint: '%s' is not HOST:PORT", a->endpoint);
     snprintf(a->endpoint_host, sizeof(a->endpoint_host), "%.*s", (int)length, text);
     a->launch.host = a->endpoint_host;
     a->launch.hosts = a->launch.node_rank == 0 || a->launch.port == 0;
@@ -182,18 +172,13 @@ static void read_endpoint(arguments *a)
 static void settle_place(arguments *a)
 {
     td_launch_options *o = &a->launch;
-    if (a->standalone && o->max_nodes > 1) {
-        cli_refuse("--standalone is for one node");
-    }
+    CLI_CHECK(!a->standalone || o->max_nodes <= 1, "--standalone is for one node");
     a->endpoint = a->standalone ? NULL : a->endpoint; /* as torchrun does */
-    if (o->node_rank >= o->max_nodes) {
-        cli_refuse("--node-rank %d: with --nnodes %d ranks go from 0 to %d", o->node_rank,
-                   o->max_nodes, o->max_nodes - 1);
-    }
+    CLI_CHECK(o->node_rank < o->max_nodes, "--node-rank %d: with --nnodes %d ranks go from 0 to %d",
+              o->node_rank, o->max_nodes, o->max_nodes - 1);
     if (a->endpoint != NULL) {
-        if (a->launch.host != NULL || a->master_port >= 0) {
-            cli_refuse("--rdzv-endpoint is in place of --master-addr and --master-port");
-        }
+        CLI_CHECK(a->launch.host == NULL && a->master_port < 0,
+                  "--rdzv-endpoint is in place of --master-addr and --master-port");
         read_endpoint(a);
         return;
     }
@@ -203,9 +188,8 @@ static void settle_place(arguments *a)
         o->port = a->master_port >= 0 ? (int)a->master_port : 0;
         return;
     }
-    if (o->host == NULL || o->node_rank < 0) {
-        cli_refuse("several nodes need --master-addr and --node-rank, or --rdzv-endpoint");
-    }
+    CLI_CHECK(o->host != NULL && o->node_rank >= 0,
+              "several nodes need --master-addr and --node-rank, or --rdzv-endpoint");
     o->hosts = o->node_rank == 0;
     o->port = a->master_port > 0 ? (int)a->master_port : DEFAULT_PORT;
 }
@@ -226,9 +210,7 @@ static void settle_token(arguments *a)
     }
     bool wanted =
         a->require_token || (required != NULL && required[0] != '\0' && strcmp(required, "0") != 0);
-    if (wanted && !token->set) {
-        cli_refuse("no token: give all nodes the same --token-file");
-    }
+    CLI_CHECK(!wanted || token->set, "no token: give all nodes the same --token-file");
 }
 
 /* "1:8": at most 8 workers, and the run goes on with 1. */
@@ -243,13 +225,11 @@ static void settle_elastic(arguments *a)
     const char *colon = strchr(a->elastic, ':'), *high = colon != NULL ? colon + 1 : a->elastic;
     snprintf(low, sizeof low, "%.*s", (int)strcspn(a->elastic, ":"), a->elastic);
     int least = read_number("elastic", low, 1, TD_LAUNCH_MAX_WORKERS);
-    if (read_number("elastic", high, 1, TD_LAUNCH_MAX_WORKERS) < least) {
-        cli_refuse("--elastic: '%s': the range goes down", a->elastic);
-    }
-    if (o->max_nodes > 1 || o->mesh != NULL || a->worlds.world > 0 || a->nproc != NULL) {
-        cli_refuse("--elastic says how many processes there are on one node: it goes with no "
-                   "--nnodes, --nproc-per-node, --mesh and --world");
-    }
+    CLI_CHECK(read_number("elastic", high, 1, TD_LAUNCH_MAX_WORKERS) >= least,
+              "--elastic: '%s': the range goes down", a->elastic);
+    CLI_CHECK(o->max_nodes <= 1 && o->mesh == NULL && a->worlds.world <= 0 && a->nproc == NULL,
+              "--elastic says how many processes there are on one node: it goes with no "
+              "--nnodes, --nproc-per-node, --mesh and --world");
     setenv("TANDEM_ELASTIC", low, 1); /* for the workers, and td_workers_struck */
     a->nproc = high;
 }
@@ -257,13 +237,11 @@ static void settle_elastic(arguments *a)
 /* How many processes a mesh of `all` wants on each node. */
 static int workers_of_mesh(const td_launch_options *o, int all)
 {
-    if (o->min_nodes != o->max_nodes) {
-        cli_refuse("--mesh %s: where nodes come and go, one size must be *", o->mesh);
-    }
-    if (all % o->max_nodes != 0 || all / o->max_nodes > TD_LAUNCH_MAX_WORKERS) {
-        cli_refuse("--mesh %s: %d processes are not equally many, at most %d, on each of %d nodes",
-                   o->mesh, all, TD_LAUNCH_MAX_WORKERS, o->max_nodes);
-    }
+    CLI_CHECK(o->min_nodes == o->max_nodes,
+              "--mesh %s: where nodes come and go, one size must be *", o->mesh);
+    CLI_CHECK(all % o->max_nodes == 0 && all / o->max_nodes <= TD_LAUNCH_MAX_WORKERS,
+              "--mesh %s: %d processes are not equally many, at most %d, on each of %d nodes",
+              o->mesh, all, TD_LAUNCH_MAX_WORKERS, o->max_nodes);
     return all / o->max_nodes;
 }
 
@@ -281,9 +259,7 @@ static void settle_workers(arguments *a)
     status = status == TD_OK && o->mesh != NULL && o->max_nodes == 1
                  ? td_mesh_read(o->mesh, o->workers, size)
                  : status;
-    if (status != TD_OK) {
-        cli_refuse("--mesh: %s", td_last_error());
-    }
+    CLI_CHECK(status == TD_OK, "--mesh: %s", td_last_error());
 }
 
 /* ---- what torchrun takes ---- */
@@ -334,10 +310,9 @@ static void add_foreign(cli_option *options)
 static void refuse_foreign(const cli_option *options)
 {
     for (int i = 0; i < FOREIGN; i++) {
-        if (options[i].given && foreign[i].instead != NULL) {
-            cli_refuse("--%s is torchrun's and means nothing here: %s", foreign[i].name,
-                       foreign[i].instead);
-        }
+        CLI_CHECK(!options[i].given || foreign[i].instead == NULL,
+                  "--%s is torchrun's and means nothing here: %s", foreign[i].name,
+                  foreign[i].instead);
     }
 }
 
@@ -348,18 +323,14 @@ static void read_conf(arguments *a)
     for (char *item = copy != NULL ? strtok_r(copy, ",", &rest) : NULL; item != NULL;
          item = strtok_r(NULL, ",", &rest)) {
         char *value = strchr(item, '=');
-        if (value == NULL) {
-            cli_refuse("--rdzv-conf: '%s' is not KEY=VALUE", item);
-        }
+        CLI_CHECK(value != NULL, "--rdzv-conf: '%s' is not KEY=VALUE", item);
         *value++ = '\0';
-        if (strcmp(item, "join_timeout") != 0 && strcmp(item, "timeout") != 0) {
-            cli_refuse("--rdzv-conf: '%s' means nothing here: leave it out (join_timeout=SECONDS "
-                       "is --join-timeout)",
-                       item);
-        }
-        if (!cli_read_real(value, 1e-3, 1e6, &a->launch.join_timeout, why, sizeof why)) {
-            cli_refuse("--rdzv-conf: %s: %s", item, why);
-        }
+        CLI_CHECK(strcmp(item, "join_timeout") == 0 || strcmp(item, "timeout") == 0,
+                  "--rdzv-conf: '%s' means nothing here: leave it out (join_timeout=SECONDS "
+                  "is --join-timeout)",
+                  item);
+        CLI_CHECK(cli_read_real(value, 1e-3, 1e6, &a->launch.join_timeout, why, sizeof why),
+                  "--rdzv-conf: %s: %s", item, why);
     }
     free(copy);
 }
@@ -371,9 +342,8 @@ static void check_signals(const char *text)
     char *copy = text != NULL ? strdup(text) : NULL, *rest = NULL, why[200];
     for (char *item = copy != NULL ? strtok_r(copy, ",", &rest) : NULL; item != NULL;
          item = strtok_r(NULL, ",", &rest)) {
-        if (!cli_is_choice(passed, item, why, sizeof why)) {
-            cli_refuse("--signals-to-handle: %s; those are passed on, without this option", why);
-        }
+        CLI_CHECK(cli_is_choice(passed, item, why, sizeof why),
+                  "--signals-to-handle: %s; those are passed on, without this option", why);
     }
     free(copy);
 }
@@ -382,16 +352,14 @@ static void settle(arguments *a)
 {
     td_launch_options *o = &a->launch;
     worlds_settle(&a->worlds, a->nproc != NULL || a->elastic != NULL || o->mesh != NULL, &o->argv);
-    if (o->run_id[0] != '\0' && !td_run_id_is_valid(o->run_id)) {
-        cli_refuse("--rdzv-id: '%s' is no good name for a folder", o->run_id);
-    }
+    CLI_CHECK(o->run_id[0] == '\0' || td_run_id_is_valid(o->run_id),
+              "--rdzv-id: '%s' is no good name for a folder", o->run_id);
     o->node_rank = (int)a->node_rank;
     o->max_restarts = (int)a->max_restarts;
     o->monitor_interval = fmin(o->monitor_interval, 1);
     const char *backend = a->backend != NULL ? a->backend : "c10d";
-    if (strcmp(backend, "c10d") != 0 && strcmp(backend, "static") != 0) {
-        cli_refuse("--rdzv-backend: there is no '%s' here, only c10d: leave it out", backend);
-    }
+    CLI_CHECK(strcmp(backend, "c10d") == 0 || strcmp(backend, "static") == 0,
+              "--rdzv-backend: there is no '%s' here, only c10d: leave it out", backend);
     read_conf(a);
     check_signals(a->signals);
     read_nodes(a->nodes, o);

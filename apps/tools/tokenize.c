@@ -123,25 +123,19 @@ static td_status encode(tokenizing *z, char **paths, int count)
     z->width = vocabulary <= UINT16_MAX + 1 ? 2 : 4;
     z->used = calloc((size_t)vocabulary, sizeof *z->used);
     TD_CHECK(z->used != NULL, TD_E_NOMEM, "no memory for %lld tokens", (long long)vocabulary);
-    z->file = td_temporary_file(z->out, &name);
-    if (z->file == NULL) {
-        return td_temporary_failed(z->out, 0, "creating");
-    }
+    TD_TRY(td_temporary_begin(z->out, 0, &z->file, &name));
     td_status status = encode_files(z, paths, count);
     if (z->drawn > 0) {
         fputs("\r\033[K", stderr);
     }
-    td_status ended =
-        td_temporary_end(z->file, name, z->out, z->tokens * z->width, status == TD_OK);
-    TD_TRY(status != TD_OK ? status : ended);
+    TD_TRY(td_temporary_end(z->file, name, z->out, z->tokens * z->width, status));
     for (int64_t i = 0; i < vocabulary; i++) {
         used += z->used[i];
     }
-    printf(
-        "%s: %lld bytes of text, %lld tokens of %d bytes, %.2f bytes of text a token; %lld of %lld "
-        "different tokens\n",
-        z->out, (long long)z->bytes, (long long)z->tokens, z->width,
-        (double)z->bytes / (double)z->tokens, (long long)used, (long long)vocabulary);
+    printf("%s: %lld bytes of text, %lld tokens of %d bytes, %.2f bytes of text a token; %lld of "
+           "%lld different tokens\n",
+           z->out, (long long)z->bytes, (long long)z->tokens, z->width,
+           (double)z->bytes / (double)z->tokens, (long long)used, (long long)vocabulary);
     return TD_OK;
 }
 
@@ -155,8 +149,8 @@ static td_status decode_tokens(tokenizing *z, const char *path, const unsigned c
         uint32_t token = td_token_at(map, layout, i);
         const char *bytes = td_tokenizer_bytes(z->tokenizer, token, &size);
         TD_CHECK(bytes != NULL, TD_E_FORMAT,
-                 "%s: token %lld (counted from 0) is %u, which this vocabulary does not "
-                 "have: name that of the file (--vocab)",
+                 "%s: token %lld (counted from 0) is %u, which this vocabulary does not have: name "
+                 "that of the file (--vocab)",
                  path, (long long)i, token);
         TD_CHECK(fwrite(bytes, 1, size, z->file) == size, TD_E_IO, "%s: writing failed: %s",
                  z->out != NULL ? z->out : "stdout", strerror(errno));
@@ -182,19 +176,13 @@ static td_status decode_file(tokenizing *z, const char *path)
 static td_status decode(tokenizing *z, char **paths, int count)
 {
     char *name = NULL;
-    z->file = z->out != NULL ? td_temporary_file(z->out, &name) : stdout;
-    if (z->file == NULL) {
-        return td_temporary_failed(z->out, 0, "creating");
-    }
     td_status status = TD_OK;
+    z->file = stdout;
+    TD_TRY(z->out != NULL ? td_temporary_begin(z->out, 0, &z->file, &name) : TD_OK);
     for (int i = 0; i < count && status == TD_OK; i++) {
         status = decode_file(z, paths[i]);
     }
-    if (z->out != NULL) {
-        td_status ended = td_temporary_end(z->file, name, z->out, z->bytes, status == TD_OK);
-        status = status != TD_OK ? status : ended;
-    }
-    return status;
+    return z->out != NULL ? td_temporary_end(z->file, name, z->out, z->bytes, status) : status;
 }
 
 int main(int argc, char **argv)
@@ -220,12 +208,9 @@ int main(int argc, char **argv)
     cli_rest rest = { .name = "FILE...", .wanted = "one file", .least = 1 };
     cli_parse_rest(argc, argv, "Makes a token file of texts, for training language models.",
                    options, sizeof options / sizeof *options, &rest);
-    if (!z.decode && !z.download && z.out == NULL) {
-        cli_refuse("name the file to write: --out FILE");
-    }
-    if (z.merges != NULL && z.vocab == NULL) {
-        cli_refuse("--merges without --vocab; name vocab.json, too");
-    }
+    CLI_CHECK(z.decode || z.download || z.out != NULL, "name the file to write: --out FILE");
+    CLI_CHECK(z.merges == NULL || z.vocab != NULL,
+              "--merges without --vocab; name vocab.json, too");
     bool done = !z.download || td_shakespeare_download(rest.values[0], NULL) == TD_OK;
     if (done && (z.decode || z.out != NULL)) {
         z.tokenizer = td_tokenizer_open(z.vocab, .merges = z.merges, .pattern = z.pattern);

@@ -45,12 +45,11 @@ static double weight(int64_t i)
 static td_status make_room(check *c, const td_tensor *y)
 {
     if (c->weights != NULL) {
-        return td_numel(y) == c->numel
-                   ? TD_OK
-                   : td_fail(TD_E_ARG,
-                             "td_gradcheck: the function's result has %lld elements at "
-                             "one time and %lld at another",
-                             (long long)c->numel, (long long)td_numel(y));
+        TD_CHECK(td_numel(y) == c->numel, TD_E_ARG,
+                 "td_gradcheck: the function's result has %lld elements at "
+                 "one time and %lld at another",
+                 (long long)c->numel, (long long)td_numel(y));
+        return TD_OK;
     }
     c->numel = td_numel(y);
     c->weights = malloc(((size_t)c->numel + 1) * sizeof *c->weights);

@@ -1,6 +1,5 @@
 /* Attention: y = softmax(scale q k^T) v for each head. Where the device has no kernel for it, and
  * where somebody observes operations, it runs as the operations that it consists of. */
-#include "autograd/ops/elements.h"
 #include "autograd/ops/op.h"
 #include "autograd/ops/shapes.h"
 

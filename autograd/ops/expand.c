@@ -12,8 +12,7 @@ td_tensor *td_expand_at(td_tensor *x, td_shape shape, td_site at)
     td_shape together;
     TD_REQUIRE(
         td_broadcast_shape(td_shape_of(x), shape, &together) && td_shape_equal(together, shape), at,
-        "expand: x%s cannot become %s: counted from the last dimension, only sizes of 1 can "
-        "change",
+        "expand: x%s cannot become %s: counted from the last dimension, only sizes of 1 can change",
         TD_SHAPE_TEXT(x), td_describe_shape(shape));
     td_tensor wide = td_op_expanded(x, shape);
     return TD_RECORD(at, .op = "expand", .backward = expand_backward,

@@ -108,4 +108,4 @@ TD_END_C
 #define td_norm(...) td_norm_at(__VA_ARGS__, TD_HERE)
 #define td_prod_dim(...) td_prod_dim_at(__VA_ARGS__, TD_HERE)
 #define td_cumsum(...) td_cumsum_at(__VA_ARGS__, TD_HERE)
-#define td_pad(...) td_pad_at((td_pad_options){ TD_OPT1(x, __VA_ARGS__) }, TD_HERE)
+#define td_pad(...) TD_CALL(td_pad, TD_OPT1(x, __VA_ARGS__))

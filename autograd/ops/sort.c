@@ -1,6 +1,5 @@
 /* Elements in order along one dimension. */
 #include "autograd/ops/op.h"
-#include "autograd/ops/elements.h"
 #include "autograd/ops/shapes.h"
 
 /* x (16 bits widened), and *dim counted from the front. */

@@ -7,7 +7,6 @@
 
 #include <archive.h>
 #include <archive_entry.h>
-#include <errno.h>
 #include <string.h>
 
 enum { MOST_BYTES = 1 << 28 /* of a file; the largest official one has 154 million */ };
@@ -47,11 +46,10 @@ static td_status extract(struct archive *from, const char *archive, const char *
              "%s: %s would have %lld bytes: it is not the official archive", archive, path,
              (long long)size);
     char *name;
-    FILE *out = td_temporary_file(path, &name);
-    TD_CHECK(out != NULL, TD_E_IO, "%s: cannot be written: %s", path, strerror(errno));
+    FILE *out;
+    TD_TRY(td_temporary_begin(path, size, &out, &name));
     bool whole = archive_read_data_into_fd(from, fileno(out)) == ARCHIVE_OK;
-    td_status status = td_temporary_end(out, name, path, size, whole);
-    return whole ? status : damaged(from, archive);
+    return td_temporary_end(out, name, path, size, whole ? TD_OK : damaged(from, archive));
 }
 
 static td_status extract_all(struct archive *from, const char *archive, const char *subfolder,

@@ -47,9 +47,8 @@ enum { MOST_ARCHIVE = 1 << 29 /* bytes; the official ones have 170 million */ };
 
 td_status td_file_md5(const char *path, char hex[33])
 {
-    return MD5File(path, hex) != NULL
-               ? TD_OK
-               : td_fail(TD_E_IO, "%s: cannot be read: %s", path, strerror(errno));
+    TD_CHECK(MD5File(path, hex) != NULL, TD_E_IO, "%s: cannot be read: %s", path, strerror(errno));
+    return TD_OK;
 }
 
 /* Whether a file has the sum that is expected. */
@@ -77,8 +76,8 @@ static td_status fetch_part(const char *part, const char *path, const td_downloa
     }
     remove(part);
     return td_fail(TD_E_CHECKSUM,
-                   "%s: the file's MD5 is %s, expected %s: it was changed or damaged on the "
-                   "way. It has been deleted; try again, or another network",
+                   "%s: the file's MD5 is %s, expected %s: it was changed or damaged on the way. "
+                   "It has been deleted; try again, or another network",
                    options->url, md5, options->md5);
 }
 
@@ -127,8 +126,7 @@ static td_status fetch_and_unpack(const char *folder, td_cifar_kind kind,
     TD_TRY(kept ? TD_OK : td_fetch_checked(archive, options));
     TD_TRY(td_cifar_unpack(archive, kind, folder));
     TD_CHECK(is_there(folder, kind, files), TD_E_FORMAT,
-             "%s is not the official archive: files of %s are missing, or their sizes are "
-             "wrong",
+             "%s is not the official archive: files of %s are missing, or their sizes are wrong",
              archive, files->title);
     if (!kept) {
         remove(archive);
@@ -183,11 +181,10 @@ td_status td_cifar_fetch(const char *folder, td_cifar_kind kind, const td_downlo
                                   " libmd-dev"
 #endif
         ;
-    return td_fail(
-        TD_E_UNSUPPORTED,
-        "this build cannot download. Install%s and build again (make deps does it), or fetch %s by "
-        "hand and unpack it into %s",
-        missing, options->url != NULL ? options->url : files->url, folder);
+    return td_fail(TD_E_UNSUPPORTED,
+                   "this build cannot download. Install%s and build again (make deps does it), or "
+                   "fetch %s by hand and unpack it into %s",
+                   missing, options->url != NULL ? options->url : files->url, folder);
 }
 
 #endif

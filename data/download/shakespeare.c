@@ -8,8 +8,7 @@
 td_status td_shakespeare_download(const char *path, const char *url)
 {
     static const char official[] =
-        "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/"
-        "tinyshakespeare/input.txt";
+        "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt";
     return td_shakespeare_fetch(path,
                                 &(td_download_options){ .url = url != NULL ? url : official,
                                                         .md5 = "6fb458f1232090904fb40fe944165e91",
@@ -25,10 +24,10 @@ static bool shakespeare_is_there(const char *path, const char *md5, td_status *s
     char own[33];
     bool there = access(path, F_OK) == 0;
     if (there && (*status = td_file_md5(path, own)) == TD_OK && strcasecmp(own, md5) != 0) {
-        *status = td_fail(TD_E_FORMAT,
-                          "%s is another text than tinyshakespeare: delete it, or download to "
-                          "another file",
-                          path);
+        *status = td_fail(
+            TD_E_FORMAT,
+            "%s is another text than tinyshakespeare: delete it, or download to another file",
+            path);
     }
     return there;
 }
@@ -47,12 +46,10 @@ td_status td_shakespeare_fetch(const char *path, const td_download_options *opti
 
 td_status td_shakespeare_fetch(const char *path, const td_download_options *options)
 {
-    return access(path, F_OK) == 0
-               ? TD_OK
-               : td_fail(TD_E_UNSUPPORTED,
-                         "this build cannot download (make deps brings what it lacks). Fetch %s by "
-                         "hand to %s",
-                         options->url, path);
+    TD_CHECK(access(path, F_OK) == 0, TD_E_UNSUPPORTED,
+             "this build cannot download (make deps brings what it lacks). Fetch %s by hand to %s",
+             options->url, path);
+    return TD_OK;
 }
 
 #endif

@@ -118,14 +118,12 @@ static bool passes(CURL *curl, CURLcode code)
 static td_status file_failure(const transfer *t)
 {
     TD_CHECK(!t->too_long, TD_E_FORMAT,
-             "%s gives more than the %lld bytes that can be right: check the "
-             "address",
-             t->url, (long long)t->most);
-    return td_fail(
-        TD_E_IO,
-        "%s: writing failed: %s. Free some space or take another folder, and start again: "
-        "it goes on where it stopped",
-        t->path, strerror(t->write_error));
+             "%s gives more than the %lld bytes that can be right: check the address", t->url,
+             (long long)t->most);
+    return td_fail(TD_E_IO,
+                   "%s: writing failed: %s. Free some space or take another folder, and start "
+                   "again: it goes on where it stopped",
+                   t->path, strerror(t->write_error));
 }
 
 static td_status transfer_run(CURL *curl, transfer *t, const td_download_options *options,
@@ -150,10 +148,10 @@ static td_status transfer_run(CURL *curl, transfer *t, const td_download_options
             *resumed = false;
             continue;
         }
-        TD_CHECK(tries < options->attempts && passes(curl, code), TD_E_NETWORK,
-                 "%s: %s (attempt %d). Try again later: it goes on after the %.1f MiB that "
-                 "are in %s",
-                 t->url, error, tries, (double)t->have / 0x1p20, t->path);
+        TD_CHECK(
+            tries < options->attempts && passes(curl, code), TD_E_NETWORK,
+            "%s: %s (attempt %d). Try again later: it goes on after the %.1f MiB that are in %s",
+            t->url, error, tries, (double)t->have / 0x1p20, t->path);
         td_sleep(pause_seconds);
         pause_seconds *= 2;
     }

@@ -60,10 +60,9 @@ static td_status read_image(td_encoded *p, int rows, td_bitmap *bitmap)
     case TD_E_FORMAT:
         return not_readable(p, why);
     case TD_E_UNSUPPORTED:
-        return td_fail(status,
-                       "%s: this build decodes no %s; install its library (make deps) and build "
-                       "again",
-                       p->name, decoder_of(p)->kind);
+        return td_fail(
+            status, "%s: this build decodes no %s; install its library (make deps) and build again",
+            p->name, decoder_of(p)->kind);
     case TD_E_NOMEM:
         return td_fail(status, "%s: no memory for %d x %d pixels", p->name, p->width, p->height);
     default:
@@ -85,10 +84,10 @@ td_status td_bitmap_open(td_encoded *p)
     if (p->width < 1 || p->height < 1) {
         return not_readable(p, "it has no pixels");
     }
-    TD_CHECK((int64_t)p->width * p->height <= p->most_pixels, TD_E_FORMAT,
-             "%s: %d x %d pixels are more than the %lld that are taken for an image; make "
-             "it smaller",
-             p->name, p->width, p->height, (long long)p->most_pixels);
+    TD_CHECK(
+        (int64_t)p->width * p->height <= p->most_pixels, TD_E_FORMAT,
+        "%s: %d x %d pixels are more than the %lld that are taken for an image; make it smaller",
+        p->name, p->width, p->height, (long long)p->most_pixels);
     return TD_OK;
 }
 

@@ -6,6 +6,7 @@
 #include "data/images/transform.h"
 #include "data/inspect.h"
 #include "tensor/system/files.h"
+#include "tensor/system/list.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -151,12 +152,10 @@ static const td_dataset_vtable folder_vtable = { "folder of images", fetch, free
 static td_status list_part(image_folder *f)
 {
     double fraction = f->options.val_fraction;
-    if (!(fraction >= 0.0 && fraction < 1.0) || (f->options.val && fraction == 0.0)) {
-        return td_fail(TD_E_ARG, "%s: the validation part is to be %g of the images; %s", f->root,
-                       fraction,
-                       f->options.val ? "give more than 0 and less than 1"
-                                      : "give less than 1, or 0 for no split");
-    }
+    TD_CHECK(fraction >= 0.0 && fraction < 1.0 && (!f->options.val || fraction > 0.0), TD_E_ARG,
+             "%s: the validation part is to be %g of the images; %s", f->root, fraction,
+             f->options.val ? "give more than 0 and less than 1"
+                            : "give less than 1, or 0 for no split");
     TD_TRY(td_folder_list_read(f->root, f->options.class_names, f->options.classes, &f->list));
     if (fraction > 0.0) {
         TD_TRY(td_folder_list_split(&f->list, f->root, fraction, f->options.val,

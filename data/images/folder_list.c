@@ -1,6 +1,7 @@
 /* Reads a folder of images: its classes and the paths of their files. */
 #include "data/dataset.h"
 #include "data/images/folder_list.h"
+#include "tensor/system/list.h"
 #include "tensor/system/text.h"
 
 #include <dirent.h>
@@ -95,10 +96,10 @@ static td_status is_folder(const char *folder, const struct dirent *entry, bool 
 
 static td_status take_file(td_folder_list *list, const char *root, const char *path, int label)
 {
-    TD_CHECK(!has_suffix(path, others), TD_E_UNSUPPORTED,
-             "%s/%s: this kind of image is not read; convert it (mogrify -format png), "
-             "or remove it",
-             root, path);
+    TD_CHECK(
+        !has_suffix(path, others), TD_E_UNSUPPORTED,
+        "%s/%s: this kind of image is not read; convert it (mogrify -format png), or remove it",
+        root, path);
     if (!has_suffix(path, taken)) {
         return TD_OK;
     }
@@ -118,8 +119,7 @@ static td_status walk_class(td_folder_list *list, const char *root, const char *
     struct dirent **entries;
     TD_TRY(join(path, root, relative));
     TD_CHECK(depth != DEEPEST, TD_E_FORMAT,
-             "%s: more than %d folders inside each other; if a link leads in a circle, "
-             "remove it",
+             "%s: more than %d folders inside each other; if a link leads in a circle, remove it",
              path, DEEPEST);
     int count = scandir(path, &entries, is_entry, NULL);
     if (count < 0) {
@@ -162,8 +162,7 @@ static td_status walk_sorted(td_folder_list *list, const char *root, const char 
     int64_t first = list->count;
     TD_TRY(walk_class(list, root, name, label, 0));
     TD_CHECK(list->count != first, TD_E_NOTFOUND,
-             "%s/%s: no image (jpg, png, bmp, ...) in this class; add some or remove the "
-             "folder",
+             "%s/%s: no image (jpg, png, bmp, ...) in this class; add some or remove the folder",
              root, name);
     qsort(list->paths + first, (size_t)(list->count - first), sizeof *list->paths, by_folder);
     return TD_OK;
@@ -223,13 +222,12 @@ static td_status unknown_class(const char *root, const char *name, const td_clas
     const char *nearest = td_nearest_name(name, names, count);
     bool accents = has_accents_apart(name) != has_accents_apart(nearest);
     return td_fail(TD_E_MISMATCH,
-                   "%s: the sub-folder '%.200s' has the name of no class; the nearest is '%.200s'"
-                   "%s. The folder has %s. There should be no others than these %s",
+                   "%s: the sub-folder '%.200s' has the name of no class; the nearest is "
+                   "'%.200s'%s. The folder has %s. There should be no others than these %s",
                    root, name, nearest,
-                   accents
-                       ? ", whose accents are written in the other way of Unicode (convmv --nfc "
-                         "or --nfd renames)"
-                       : "",
+                   accents ? ", whose accents are written in the other way of Unicode (convmv "
+                             "--nfc or --nfd renames)"
+                           : "",
                    td_class_names_show(folder, folders->count, there),
                    td_class_names_show(names, count, known));
 }

@@ -27,24 +27,22 @@ td_status td_image_folder_transform_check(td_image_folder_transform *t)
         t->ratio[0] = 3.0 / 4.0;
         t->ratio[1] = 4.0 / 3.0;
     }
-    if (!in_range(1, t->size, MOST_SIZE) ||
-        (t->resize != 0 && !in_range(t->size, t->resize, MOST_SIZE))) {
-        return td_fail(TD_E_ARG,
-                       "images of %d pixels, resized to %d: sizes go from 1 to %d, and what is cut "
-                       "out cannot be larger than the image",
-                       t->size, t->resize, MOST_SIZE);
-    }
+    TD_CHECK(in_range(1, t->size, MOST_SIZE) &&
+                 (t->resize == 0 || in_range(t->size, t->resize, MOST_SIZE)),
+             TD_E_ARG,
+             "images of %d pixels, resized to %d: sizes go from 1 to %d, and what is cut out "
+             "cannot be larger than the image",
+             t->size, t->resize, MOST_SIZE);
     TD_CHECK(t->scale[0] > 0.0 && in_range(t->scale[0], t->scale[1], 1.0) && t->ratio[0] > 0.0 &&
                  in_range(t->ratio[0], t->ratio[1], 1e3),
              TD_E_ARG,
-             "random crops of scale %g to %g, ratio %g to %g: scales lie in (0, 1], ratios "
-             "are positive, and the first is not above the second",
+             "random crops of scale %g to %g, ratio %g to %g: scales lie in (0, 1], ratios are "
+             "positive, and the first is not above the second",
              t->scale[0], t->scale[1], t->ratio[0], t->ratio[1]);
     TD_CHECK(in_range(0, t->brightness, 1e3) && in_range(0, t->contrast, 1e3) &&
                  in_range(0, t->saturation, 1e3) && in_range(0, t->hue, 0.5),
              TD_E_ARG,
-             "colour jitter of %g, %g, %g, hue %g: none can be negative, and hue at most "
-             "0.5",
+             "colour jitter of %g, %g, %g, hue %g: none can be negative, and hue at most 0.5",
              t->brightness, t->contrast, t->saturation, t->hue);
     return TD_OK;
 }

@@ -12,9 +12,8 @@
     "\\x{202f}\\x{205f}\\x{3000}"
 /* The end of a contraction; letters, digits or other characters, with a blank before them; white
  * space, which leaves its last character to the word behind it. */
-static const char gpt2_pattern[] = "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+"
-                                   "| ?[^" WHITE "\\p{L}\\p{N}]+"
-                                   "|[" WHITE "]+(?![^" WHITE "])|[" WHITE "]+";
+static const char gpt2_pattern[] = "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^" WHITE
+                                   "\\p{L}\\p{N}]+|[" WHITE "]+(?![^" WHITE "])|[" WHITE "]+";
 
 td_status td_pattern_new(const char *pattern, void **compiled)
 {

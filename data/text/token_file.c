@@ -83,10 +83,9 @@ td_status td_token_layout_read(const void *bytes, int64_t size, const char *name
     TD_CHECK(size >= HEADER_BYTES, TD_E_FORMAT,
              "%s: the file is cut off after %lld bytes of its header", name, (long long)size);
     TD_TRY(read_header(header, size, name, layout));
-    if (format != TD_TOKENS_AUTO && layout->width != (format == TD_TOKENS_U16 ? 2 : 4)) {
-        return td_fail(TD_E_FORMAT, "%s: the header says tokens of %d bytes, and .format does not",
-                       name, layout->width);
-    }
+    TD_CHECK(format == TD_TOKENS_AUTO || layout->width == (format == TD_TOKENS_U16 ? 2 : 4),
+             TD_E_FORMAT, "%s: the header says tokens of %d bytes, and .format does not", name,
+             layout->width);
     return TD_OK;
 }
 

@@ -1,6 +1,5 @@
 /* Opens tokenizers: bytes, tiktoken's ranks, vocab.json with merges.txt. */
 #include "data/text/tokenizer_internal.h"
-#include "tensor/extend.h"
 #include "tensor/system/files.h"
 
 #include <cjson/cJSON.h>

@@ -1,6 +1,7 @@
 /* Token files as a dataset: windows of a stream, and the sampler that draws windows at random. */
 #include "data/dataset.h"
 #include "data/text/token_file.h"
+#include "tensor/system/list.h"
 
 #include <errno.h>
 #include <glob.h>
@@ -53,8 +54,8 @@ static td_status copy_window(const token_stream *s, int64_t begin, td_tensor *t,
         for (; k < t->shape[1] && place < file->layout.count; k++, place++) {
             uint32_t token = td_token_at(file->map, &file->layout, place);
             TD_CHECK(token < (uint32_t)s->base.classes, TD_E_FORMAT,
-                     "%s: token %lld (counted from 0) is %u, beyond the vocabulary of "
-                     "%d: use the tokenizer of this vocabulary, or set .vocabulary",
+                     "%s: token %lld (counted from 0) is %u, beyond the vocabulary of %d: use the "
+                     "tokenizer of this vocabulary, or set .vocabulary",
                      file->name, (long long)place, token, s->base.classes);
             row[k * t->stride[1]] = token;
         }
@@ -136,14 +137,12 @@ static td_status find_vocabulary(token_stream *s, int given)
     for (const token_file *file = first; file < first + s->count; file++) {
         const td_token_layout *own = &file->layout;
         TD_CHECK(vocabulary != 0, TD_E_ARG,
-                 "%s does not say how many tokens its vocabulary has: set "
-                 ".vocabulary",
-                 file->name);
-        if (given > 0 ? own->declared && own->vocabulary > given : own->vocabulary != vocabulary) {
-            return td_fail(TD_E_MISMATCH, "%s has a vocabulary of %lld tokens, and %s of %lld",
-                           file->name, (long long)own->vocabulary,
-                           given > 0 ? ".vocabulary is one" : first->name, (long long)vocabulary);
-        }
+                 "%s does not say how many tokens its vocabulary has: set .vocabulary", file->name);
+        TD_CHECK(given > 0 ? !own->declared || own->vocabulary <= given
+                           : own->vocabulary == vocabulary,
+                 TD_E_MISMATCH, "%s has a vocabulary of %lld tokens, and %s of %lld", file->name,
+                 (long long)own->vocabulary, given > 0 ? ".vocabulary is one" : first->name,
+                 (long long)vocabulary);
     }
     s->base.classes = (int)vocabulary;
     return TD_OK;
@@ -155,8 +154,8 @@ static td_status find_windows(token_stream *s, const td_tokens_options *o)
     int64_t training = (int64_t)((double)s->total * (1.0 - o->val_fraction));
     int64_t tokens = o->val ? s->total - training : training;
     TD_CHECK(tokens - 1 >= o->window, TD_E_ARG,
-             "%s: %lld tokens for %s; a window of %lld needs one more than it has: take a "
-             "shorter window, or more text",
+             "%s: %lld tokens for %s; a window of %lld needs one more than it has: take a shorter "
+             "window, or more text",
              s->files[0].name, (long long)tokens, o->val ? "validation" : "training",
              (long long)o->window);
     s->begin = o->val ? training : 0;
@@ -170,9 +169,8 @@ static td_status tokens_check_options(const td_tokens_options *o)
 {
     bool share = o->val_fraction >= 0 && o->val_fraction < 1 && (!o->val || o->val_fraction > 0);
     TD_CHECK(share && o->window >= 1 && o->stride >= 0 && o->vocabulary >= 0, TD_E_ARG,
-             "td_tokens_open: window %lld, stride %lld, vocabulary %d, val_fraction %g; "
-             "give a window of 1 or more, no negative numbers, and a fraction below 1, for "
-             ".val above 0",
+             "td_tokens_open: window %lld, stride %lld, vocabulary %d, val_fraction %g; give a "
+             "window of 1 or more, no negative numbers, and a fraction below 1, for .val above 0",
              (long long)o->window, (long long)o->stride, o->vocabulary, o->val_fraction);
     return TD_OK;
 }

@@ -116,14 +116,6 @@ static td_status ddp_lay_out(td_ddp_state *s)
     return TD_OK;
 }
 
-/* Gives each rank's Dropout layers another random stream, so that ranks with equal seeds drop
- * different elements. */
-static void set_replica(td_module *m, const char *path, void *user)
-{
-    (void)path;
-    td_dropout_set_replica(m, (uint64_t) * (const int *)user);
-}
-
 static td_status ddp_prepare(td_ddp_state *s)
 {
     s->params = td_params_trained(s->model);
@@ -135,8 +127,9 @@ static td_status ddp_prepare(td_ddp_state *s)
     TD_CHECK(s->count != 0, TD_E_ARG, "td_ddp: the model has no parameter that takes gradients");
     TD_TRY(td_ddp_list_buffers(s));
     TD_TRY(ddp_lay_out(s));
-    int rank = td_group_rank(s->group);
-    td_module_each(s->model, set_replica, &rank);
+    for (td_module *m = s->model; m != NULL; m = td_module_next(s->model, m)) {
+        td_dropout_set_replica(m, (uint64_t)td_group_rank(s->group)); /* ranks drop others */
+    }
     return td_reducer_watch(s);
 }
 

@@ -300,17 +300,12 @@ static td_status share_threads(parallel_state *s)
     return TD_OK;
 }
 
-static void find_wrapper(td_module *m, const char *path, void *user)
-{
-    (void)path;
-    const char **found = user;
-    *found = *found != NULL ? *found : td_module_wrapper(m);
-}
-
 static td_status check_model(td_module *model)
 {
     const char *found = NULL;
-    td_module_each(model, find_wrapper, &found);
+    for (td_module *m = model; m != NULL && found == NULL; m = td_module_next(model, m)) {
+        found = td_module_wrapper(m);
+    }
     TD_CHECK(found == NULL, TD_E_ARG,
              "td_data_parallel: the model, or a module in it, went through %s already; "
              "give td_data_parallel the plain model",

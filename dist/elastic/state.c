@@ -17,37 +17,28 @@
 
 /* ---- what forward changes ---- */
 
-typedef struct draws_visit {
-    uint64_t *draws; /* NULL: counts only */
-    int next;
-    bool restores;
-} draws_visit;
-
-static void visit_draws(td_module *m, const char *path, void *user)
+/* Keeps what each Dropout has drawn, or restores it. draws NULL: counts them only. */
+static int visit_draws(td_module *net, uint64_t *draws, bool restores)
 {
-    (void)path;
-    draws_visit *v = user;
-    td_dropout_place *place = td_dropout_place_of(m);
-    if (place == NULL) {
-        return;
+    int count = 0;
+    for (td_module *m = net; m != NULL; m = td_module_next(net, m)) {
+        td_dropout_place *place = td_dropout_place_of(m);
+        if (place != NULL && draws != NULL) {
+            *(restores ? &place->calls : &draws[count]) = restores ? draws[count] : place->calls;
+        }
+        count += place != NULL;
     }
-    if (v->draws != NULL) {
-        uint64_t *draws = &v->draws[v->next];
-        *(v->restores ? &place->calls : draws) = v->restores ? *draws : place->calls;
-    }
-    v->next++;
+    return count;
 }
 
 td_status td_elastic_keep_open(td_elastic *e)
 {
     td_elastic_kept *k = &e->kept;
     td_module *model = e->options.state->model;
-    draws_visit count = { NULL, 0, false };
     k->list = td_module_state(model);
     TD_TRY(k->list.count < 0 ? TD_E_NOMEM : TD_OK);
-    td_module_each(model, visit_draws, &count);
     k->copies = calloc((size_t)k->list.count + 1, sizeof(td_tensor *));
-    k->draws = calloc((size_t)count.next + 1, sizeof *k->draws);
+    k->draws = calloc((size_t)visit_draws(model, NULL, false) + 1, sizeof *k->draws);
     bool made = k->copies != NULL && k->draws != NULL;
     for (int i = 0; made && i < k->list.count; i++) {
         if (k->list.items[i].buffer) {
@@ -67,7 +58,7 @@ static void move_kept(td_elastic *e, bool restores)
             td_copy_(restores ? t : copy, restores ? copy : t);
         }
     }
-    td_module_each(e->options.state->model, visit_draws, &(draws_visit){ k->draws, 0, restores });
+    (void)visit_draws(e->options.state->model, k->draws, restores);
     *(restores ? td_default_generator() : &k->random) =
         restores ? k->random : *td_default_generator();
 }

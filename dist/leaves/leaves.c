@@ -15,27 +15,15 @@
 
 typedef enum draws_when { BEFORE_STEP, BEFORE_LEAF, AFTER_LEAF } draws_when;
 
-typedef struct leaf_draws {
-    td_leaves *v;
-    int next; /* number of Dropouts so far */
-    draws_when when;
-} leaf_draws;
-
 /* Each leaf draws as a rank with its number, from where the step began. A step draws as often as a
  * leaf, also if this rank's last leaf had no samples and drew nothing. */
-static void visit_dropout(td_module *m, const char *path, void *user)
+static void place_dropout(const td_leaves *v, td_module *m, td_leaf_draw *draw, draws_when when)
 {
-    (void)path;
-    leaf_draws *d = user;
     td_dropout_place *place = td_dropout_place_of(m);
-    if (place == NULL) {
-        return;
-    }
-    td_leaf_draw *draw = &d->v->draws[d->next++];
-    if (d->when == BEFORE_STEP) {
+    if (when == BEFORE_STEP) {
         draw->before = place->calls;
-    } else if (d->when == BEFORE_LEAF) {
-        td_dropout_set_replica(m, (uint64_t)td_leaf_number(d->v));
+    } else if (when == BEFORE_LEAF) {
+        td_dropout_set_replica(m, (uint64_t)td_leaf_number(v));
         place->calls = draw->before;
     } else {
         bool ran = place->calls != draw->before;
@@ -46,7 +34,13 @@ static void visit_dropout(td_module *m, const char *path, void *user)
 
 static void place_dropouts(td_leaves *v, draws_when when)
 {
-    td_module_each(v->ddp->model, visit_dropout, &(leaf_draws){ v, 0, when });
+    td_module *net = v->ddp->model;
+    td_leaf_draw *draw = v->draws;
+    for (td_module *m = net; m != NULL; m = td_module_next(net, m)) {
+        if (td_dropout_place_of(m) != NULL) {
+            place_dropout(v, m, draw++, when);
+        }
+    }
 }
 
 int td_leaf_number(const td_leaves *v)
@@ -301,12 +295,6 @@ static void leaves_describe(const td_strategy *self, FILE *out)
     }
 }
 
-static void count_dropouts(td_module *m, const char *path, void *user)
-{
-    (void)path;
-    *(size_t *)user += td_dropout_place_of(m) != NULL;
-}
-
 static td_status leaves_open(const td_strategy *self, td_ddp_state *s)
 {
     int count = leaf_options(self)->count;
@@ -316,7 +304,9 @@ static td_status leaves_open(const td_strategy *self, td_ddp_state *s)
              "compute nothing; use at least as many leaves",
              td_group_size(s->group), count);
     size_t dropouts = 1; /* or one more */
-    td_module_each(s->model, count_dropouts, &dropouts);
+    for (td_module *m = s->model; m != NULL; m = td_module_next(s->model, m)) {
+        dropouts += td_dropout_place_of(m) != NULL;
+    }
     td_leaves *v = calloc(1, sizeof *v);
     TD_CHECK(v != NULL, TD_E_NOMEM, "td_leaves: no memory");
     *v = (td_leaves){ .part = { .on = leaves_on, .free = end_leaves },

@@ -45,21 +45,12 @@ td_tensor *td_pipe_run(td_pipe *p, int chunk, td_tensor *x, td_tensor *second, t
     return x;
 }
 
-static void link_each(const td_chain_link *link,
-                      void (*fn)(td_module *m, const char *path, void *user), void *user)
+/* The module after m (NULL: the first) in a link, of whose parts *k is the running one. */
+static td_module *link_next(const td_chain_link *link, int *k, const td_module *m)
 {
-    for (int k = 0; k < TD_CHAIN_PARTS && link->parts[k] != NULL; k++) {
-        td_module_each(link->parts[k], fn, user);
-    }
-}
-
-static void count_elements(td_module *m, const char *path, void *user)
-{
-    (void)path;
-    for (int i = 0; i < m->tensor_count; i++) {
-        *(double *)user +=
-            m->tensors[i].tensor->ndim > 1 ? (double)td_numel(m->tensors[i].tensor) : 0.0;
-    }
+    td_module *next = m != NULL ? td_module_next(link->parts[*k], m) : NULL;
+    *k += m != NULL && next == NULL;
+    return next != NULL || *k == TD_CHAIN_PARTS ? next : link->parts[*k];
 }
 
 /* About how many multiply-adds a link needs: each element of its matrices and filters is used
@@ -67,7 +58,13 @@ static void count_elements(td_module *m, const char *path, void *user)
 static double cut_work(const td_chain_link *link)
 {
     double elements = 0.0;
-    link_each(link, count_elements, &elements);
+    int k = 0;
+    for (const td_module *m = NULL; (m = link_next(link, &k, m)) != NULL;) {
+        for (int i = 0; i < m->tensor_count; i++) {
+            const td_tensor *t = m->tensors[i].tensor;
+            elements += t->ndim > 1 ? (double)td_numel(t) : 0.0;
+        }
+    }
     return elements * link->uses;
 }
 
@@ -150,27 +147,25 @@ static td_status cut_by_text(td_pipe *p, const char *text)
 
 /* ---- who has what ---- */
 
-typedef struct cut_search {
-    const td_tensor *wanted;
-    bool found;
-} cut_search;
-
-static void cut_look(td_module *m, const char *path, void *user)
+static bool link_has(const td_chain_link *link, const td_tensor *t)
 {
-    (void)path;
-    cut_search *s = user;
-    for (int i = 0; i < m->tensor_count; i++) {
-        s->found = s->found || m->tensors[i].tensor == s->wanted;
+    bool found = false;
+    int k = 0;
+    for (const td_module *m = NULL; (m = link_next(link, &k, m)) != NULL;) {
+        for (int i = 0; i < m->tensor_count; i++) {
+            found = found || m->tensors[i].tensor == t;
+        }
     }
+    return found;
 }
 
 static bool stage_has(const td_pipe *p, int stage, const td_tensor *t)
 {
-    cut_search s = { .wanted = t };
-    for (int i = p->cuts[stage]; i < p->cuts[stage + 1] && !s.found; i++) {
-        link_each(&p->links[i], cut_look, &s);
+    bool found = false;
+    for (int i = p->cuts[stage]; i < p->cuts[stage + 1] && !found; i++) {
+        found = link_has(&p->links[i], t);
     }
-    return s.found;
+    return found;
 }
 
 int td_pipe_chunk_of(void *pipe, const td_tensor *parameter)
@@ -268,12 +263,14 @@ static td_status cut_place_all(td_pipe *p)
     return status;
 }
 
-static void cut_skip(td_module *m, const char *path, void *user)
+static void link_skip(const td_chain_link *link, int micro)
 {
-    (void)path;
-    td_dropout_place *place = td_dropout_place_of(m);
-    if (place != NULL && m->training) {
-        place->calls += (uint64_t) * (const int *)user;
+    int k = 0;
+    for (td_module *m = NULL; (m = link_next(link, &k, m)) != NULL;) {
+        td_dropout_place *place = td_dropout_place_of(m);
+        if (place != NULL && m->training) {
+            place->calls += (uint64_t)micro;
+        }
     }
 }
 
@@ -281,7 +278,7 @@ void td_pipe_skip_draws(const td_pipe *p, int micro)
 {
     for (int s = 0; s < td_pipe_stages(p); s++) {
         for (int i = p->cuts[s]; i < p->cuts[s + 1] && s % p->plan.ranks != p->rank; i++) {
-            link_each(&p->links[i], cut_skip, &micro);
+            link_skip(&p->links[i], micro);
         }
     }
 }

@@ -27,12 +27,6 @@ typedef struct search {
     found_param *params;
 } search;
 
-static void find_marked(td_module *m, const char *path, void *user)
-{
-    (void)path;
-    ((search *)user)->marked |= td_module_part_of(m) == TD_PART_BLOCK;
-}
-
 static bool is_unit(const search *all, const td_module *m, const char *path)
 {
     const td_zero_options *o = &all->sh->options;
@@ -75,9 +69,8 @@ static void shard_assign(search *all, const td_tensor *t, int unit, bool narrow)
     }
 }
 
-static void visit(td_module *m, const char *path, void *user)
+static void visit(search *all, td_module *m, const char *path)
 {
-    search *all = user;
     bool inside = all->count > 0 && is_inside(path, all->units[all->count - 1].path);
     if (!inside && is_unit(all, m, path)) {
         all->units[all->count++] = (found_unit){ m, path };
@@ -89,18 +82,15 @@ static void visit(td_module *m, const char *path, void *user)
     }
 }
 
-static void count_module(td_module *m, const char *path, void *user)
-{
-    (void)m, (void)path;
-    ++*(int *)user;
-}
-
 /* Lists the units in the order of registration, and the unit of each parameter. */
 static td_status shard_find(search *all)
 {
     td_module *model = all->sh->ddp->model;
     int modules = 0;
-    td_module_each(model, count_module, &modules);
+    for (const td_module *m = model; m != NULL; m = td_module_next(model, m)) {
+        modules++;
+        all->marked |= td_module_part_of(m) == TD_PART_BLOCK;
+    }
     all->units = calloc((size_t)modules, sizeof *all->units);
     all->params = calloc((size_t)all->sh->ddp->count, sizeof *all->params);
     TD_CHECK(all->units != NULL && all->params != NULL, TD_E_NOMEM,
@@ -108,8 +98,9 @@ static td_status shard_find(search *all)
     for (int i = 0; i < all->sh->ddp->count; i++) {
         all->params[i].unit = NOBODY;
     }
-    td_module_each(model, find_marked, all);
-    td_module_each(model, visit, all);
+    for (td_module *m = model; m != NULL; m = td_module_next(model, m)) {
+        visit(all, m, td_module_path(model, m));
+    }
     return TD_OK;
 }
 

@@ -22,7 +22,6 @@ typedef struct slices_plan {
     td_site at;
     int *matched;     /* modules of each rule */
     const char *rows; /* the path of the latest SEQUENCE module; NULL: none */
-    td_status status;
 } slices_plan;
 
 static const td_tp_rule *slices_rule(slices_plan *p, const td_module *m, const char *path)
@@ -212,28 +211,28 @@ static bool slices_dropout(const slices_plan *p, td_module *m, const td_tp_rule 
     return true;
 }
 
-static void slices_visit(td_module *m, const char *path, void *user)
+static td_status slices_visit(slices_plan *p, td_module *m, const char *path)
 {
-    slices_plan *p = user;
     const td_tp_rule *rule = slices_rule(p, m, path);
     size_t length = p->rows != NULL ? strlen(p->rows) : 0;
     bool rows = p->rows != NULL && strncmp(path, p->rows, length) == 0 && path[length] == '.';
-    if (p->status != TD_OK || slices_dropout(p, m, rule, rows)) {
-        return;
+    if (slices_dropout(p, m, rule, rows)) {
+        return TD_OK;
     }
     if (rows) {
         require_rows(p, m, rule);
     }
     if (rule != NULL || (rows && m->tensor_count > 0)) {
-        p->status = slices_surround(p, m, rule, rows);
+        TD_TRY(slices_surround(p, m, rule, rows));
     }
-    for (int i = 0; i < m->tensor_count && p->status == TD_OK; i++) {
-        p->status = slices_cut(p->slices, m->tensors[i].tensor, NULL); /* what is still deferred */
+    for (int i = 0; i < m->tensor_count; i++) {
+        TD_TRY(slices_cut(p->slices, m->tensors[i].tensor, NULL)); /* what is still deferred */
     }
     if (rule != NULL && rule->style == TD_TP_SEQUENCE) {
         p->rows = td_node_of(m)->path;
         p->slices->slicing.rows = true;
     }
+    return TD_OK;
 }
 
 /* ---- the whole ---- */
@@ -328,9 +327,8 @@ static td_slices *slices_new(const td_tensor_parallel_options *o, td_site at)
 }
 
 /* A module that no rule cuts must not compute with a slice of another's. */
-static void require_no_tie(td_module *m, const char *path, void *user)
+static void require_no_tie(slices_plan *p, const td_module *m, const char *path)
 {
-    slices_plan *p = user;
     const td_cut *tied = slices_tied(p->slices, m);
     TD_REQUIRE(tied == NULL || slices_rule(p, m, path) != NULL, p->at,
                "td_tensor_parallel: '%s' uses %s, which is cut, and no rule matches '%s'",
@@ -361,10 +359,17 @@ static td_status slices_apply(const td_tensor_parallel_options *o, td_site at)
     status = slices_agree(status, s);
     status = status == TD_OK ? td_slices_compare(s) : status;
     if (status == TD_OK) {
-        td_module_each(o->model, slices_visit, &plan);
-        require_matches(&plan);
-        td_module_each(o->model, require_no_tie, &plan);
-        status = slices_agree(plan.status, s);
+        td_module *net = o->model;
+        for (td_module *m = net; m != NULL && status == TD_OK; m = td_module_next(net, m)) {
+            status = slices_visit(&plan, m, td_module_path(net, m));
+        }
+        if (status == TD_OK) {
+            require_matches(&plan);
+        }
+        for (td_module *m = net; m != NULL && status == TD_OK; m = td_module_next(net, m)) {
+            require_no_tie(&plan, m, td_module_path(net, m));
+        }
+        status = slices_agree(status, s);
     }
     free(plan.matched);
     td_around around = { .run = run_sliced,

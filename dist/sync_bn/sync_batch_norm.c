@@ -332,45 +332,29 @@ static sync_norm *sync_new(td_group *group, int64_t channels)
     return sync;
 }
 
-typedef struct conversion {
-    td_group *group;
-    bool failed;
-} conversion;
-
-static void sync_bn_convert(td_module *m, const char *path, void *user)
+static td_status sync_bn_convert(td_module *m, td_group *group)
 {
-    (void)path;
-    conversion *c = user;
     const char *wrapper = td_module_wrapper(m);
-    if (wrapper != NULL && !td_is_ddp(m) && !c->failed) {
-        td_fail(
-            TD_E_ARG,
-            "td_convert_sync_batch_norm: the model went through %s, whose replicas are in one "
-            "process; statistics of several processes need a process for each device: use td_ddp",
-            wrapper);
-        c->failed = true;
+    TD_CHECK(wrapper == NULL || td_is_ddp(m), TD_E_ARG,
+             "td_convert_sync_batch_norm: the model went through %s, whose replicas are in one "
+             "process; statistics of several processes need a process for each device: use td_ddp",
+             wrapper);
+    if (td_is_batch_norm2d(m)) {
+        sync_norm *sync = sync_new(group, m->tensors[0].tensor->shape[0]);
+        TD_TRY(sync != NULL ? TD_OK : TD_E_NOMEM);
+        td_batch_norm2d_set_override(m, (td_batch_norm_override){ sync_forward, sync_free, sync });
     }
-    if (!td_is_batch_norm2d(m) || c->failed) {
-        return;
-    }
-    sync_norm *sync = sync_new(c->group, m->tensors[0].tensor->shape[0]);
-    if (sync == NULL) {
-        c->failed = true;
-        return;
-    }
-    td_batch_norm2d_set_override(m, (td_batch_norm_override){ sync_forward, sync_free, sync });
+    return TD_OK;
 }
 
-td_module *td_convert_sync_batch_norm(td_module *m, td_group *group)
+td_module *td_convert_sync_batch_norm(td_module *net, td_group *group)
 {
-    if (m == NULL) {
-        return NULL;
+    group = group != NULL ? group : td_dist_world();
+    for (td_module *m = net; m != NULL; m = td_module_next(net, m)) {
+        if (sync_bn_convert(m, group) != TD_OK) {
+            td_module_free(net);
+            return NULL;
+        }
     }
-    conversion c = { group != NULL ? group : td_dist_world(), false };
-    td_module_each(m, sync_bn_convert, &c);
-    if (c.failed) {
-        td_module_free(m);
-        return NULL;
-    }
-    return m;
+    return net;
 }

@@ -18,17 +18,14 @@ typedef struct moved {
 typedef struct cloning {
     moved *list;
     int count;
-    size_t capacity;
 } cloning;
 
 static bool remember(cloning *c, const void *from, void *to)
 {
-    moved *list = td_list_room(c->list, (size_t)c->count, &c->capacity, sizeof *list);
-    if (list == NULL) {
+    if (!td_grow(&c->list, c->count, sizeof *c->list)) {
         td_fail(TD_E_NOMEM, "no memory to copy a model");
         return false;
     }
-    c->list = list;
     c->list[c->count++] = (moved){ from, to };
     return true;
 }
@@ -156,12 +153,11 @@ static const td_module *find_uncopyable(const td_module *m)
 td_module *td_module_clone(const td_module *m)
 {
     const td_module *uncopyable = find_uncopyable(m);
-    TD_CHECK_NULL(
-        uncopyable == NULL, TD_E_UNSUPPORTED,
-        "%s cannot be copied: its type frees memory of its own, so it must say how that is "
-        "copied (td_module_type.copy)",
-        td_node_of(uncopyable)->label);
-    cloning c = { NULL, 0, 0 };
+    TD_CHECK_NULL(uncopyable == NULL, TD_E_UNSUPPORTED,
+                  "%s cannot be copied: its type frees memory of its own, so it must say how that "
+                  "is copied (td_module_type.copy)",
+                  td_node_of(uncopyable)->label);
+    cloning c = { NULL, 0 };
     td_module *copy = td_module_finish(clone_tree(&c, m));
     if (copy != NULL && clone_states(&c, copy, m) != TD_OK) {
         td_module_free(copy);

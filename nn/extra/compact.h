@@ -29,5 +29,4 @@ TD_END_C
 
 /* ---- what you call ---- */
 
-#define td_adam_compact(...)                                                                       \
-    td_adam_compact_at((td_adam_compact_options){ TD_OPT1(params, __VA_ARGS__) }, TD_HERE)
+#define td_adam_compact(...) TD_CALL(td_adam_compact, TD_OPT1(params, __VA_ARGS__))

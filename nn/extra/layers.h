@@ -102,16 +102,10 @@ TD_END_C
 
 /* ---- what you call ---- */
 
-#define td_nn_conv1d(...)                                                                          \
-    td_nn_conv1d_at((td_nn_conv1d_options){ TD_OPT2(in, out, __VA_ARGS__) }, TD_HERE)
-#define td_nn_conv3d(...)                                                                          \
-    td_nn_conv3d_at((td_nn_conv3d_options){ TD_OPT2(in, out, __VA_ARGS__) }, TD_HERE)
-#define td_nn_conv_transpose1d(...)                                                                \
-    td_nn_conv_transpose1d_at((td_nn_conv_transpose1d_options){ TD_OPT2(in, out, __VA_ARGS__) },   \
-                              TD_HERE)
-#define td_nn_conv_transpose2d(...)                                                                \
-    td_nn_conv_transpose2d_at((td_nn_conv_transpose2d_options){ TD_OPT2(in, out, __VA_ARGS__) },   \
-                              TD_HERE)
+#define td_nn_conv1d(...) TD_CALL(td_nn_conv1d, TD_OPT2(in, out, __VA_ARGS__))
+#define td_nn_conv3d(...) TD_CALL(td_nn_conv3d, TD_OPT2(in, out, __VA_ARGS__))
+#define td_nn_conv_transpose1d(...) TD_CALL(td_nn_conv_transpose1d, TD_OPT2(in, out, __VA_ARGS__))
+#define td_nn_conv_transpose2d(...) TD_CALL(td_nn_conv_transpose2d, TD_OPT2(in, out, __VA_ARGS__))
 #define td_nn_max_pool1d(...)                                                                      \
     td_nn_max_pool1d_at((td_pool1d_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
 #define td_nn_avg_pool1d(...)                                                                      \
@@ -122,11 +116,7 @@ TD_END_C
 #define td_nn_adaptive_max_pool2d(...) td_nn_adaptive_max_pool2d_at(__VA_ARGS__, TD_HERE)
 #define td_nn_upsample(...)                                                                        \
     td_nn_upsample_at((td_interpolate_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
-#define td_nn_group_norm(...)                                                                      \
-    td_nn_group_norm_at((td_nn_group_norm_options){ TD_OPT2(groups, channels, __VA_ARGS__) },      \
-                        TD_HERE)
-#define td_nn_instance_norm(...)                                                                   \
-    td_nn_instance_norm_at((td_nn_instance_norm_options){ TD_OPT1(channels, __VA_ARGS__) }, TD_HERE)
-#define td_nn_rms_norm(...)                                                                        \
-    td_nn_rms_norm_at((td_nn_rms_norm_options){ TD_OPT1(channels, __VA_ARGS__) }, TD_HERE)
+#define td_nn_group_norm(...) TD_CALL(td_nn_group_norm, TD_OPT2(groups, channels, __VA_ARGS__))
+#define td_nn_instance_norm(...) TD_CALL(td_nn_instance_norm, TD_OPT1(channels, __VA_ARGS__))
+#define td_nn_rms_norm(...) TD_CALL(td_nn_rms_norm, TD_OPT1(channels, __VA_ARGS__))
 #define td_nn_prelu(...) td_nn_prelu_at(__VA_ARGS__, TD_HERE)

@@ -84,43 +84,15 @@ static td_status lora_add(td_module *layer, int64_t rank, double alpha)
 
 /* ---- the layers of a model ---- */
 
-typedef struct lora_visit {
-    td_lora_options options;
-    const char *pattern; /* one of them */
-    int matched, count;  /* layers of this pattern, adapters of all */
-    td_status status;
-} lora_visit;
-
-static void lora_visit_layer(td_module *m, const char *path, void *user)
+static void lora_train(td_module *net, bool train)
 {
-    lora_visit *v = user;
-    const td_module *parent = td_node_of(m)->parent;
-    bool adapts = parent != NULL && parent->type == &lora_type;
-    if (v->status != TD_OK || !td_is_linear(m) || adapts || fnmatch(v->pattern, path, 0) != 0) {
-        return;
-    }
-    v->matched++;
-    if (lora_of(m) == NULL) { /* another pattern may have matched, too */
-        v->status =
-            lora_add(m, v->options.rank, td_or_usual(v->options.alpha, (double)v->options.rank));
-        v->count++;
-    }
-}
-
-static void lora_freeze(td_module *m, const char *path, void *user)
-{
-    (void)path;
-    for (int i = 0; i < m->tensor_count; i++) {
-        if (!m->tensors[i].buffer) {
-            td_requires_grad(m->tensors[i].tensor, user != NULL);
+    for (td_module *m = net; m != NULL; m = td_module_next(net, m)) {
+        for (int i = 0; i < m->tensor_count; i++) {
+            if (!m->tensors[i].buffer) {
+                td_requires_grad(m->tensors[i].tensor, train);
+            }
         }
     }
-}
-
-static void lora_refuse_second(td_module *m, const char *path, void *user)
-{
-    TD_REQUIRE(lora_of(m) == NULL, *(const td_site *)user, "td_lora: '%s' has an adapter already",
-               path);
 }
 
 static void lora_prepare(td_module *net, td_site at)
@@ -128,46 +100,56 @@ static void lora_prepare(td_module *net, td_site at)
     TD_REQUIRE(net != NULL, at, "td_lora: the model is NULL (%s)", td_last_reason());
     TD_REQUIRE(td_params_laid_out(net) == NULL, at,
                "td_lora after td_parameters; adapt the model first");
-    td_module_each(net, lora_refuse_second, &at);
-    td_module_each(net, lora_freeze, NULL);
+    for (const td_module *m = net; m != NULL; m = td_module_next(net, m)) {
+        TD_REQUIRE(lora_of(m) == NULL, at, "td_lora: '%s' has an adapter already",
+                   td_module_path(net, m));
+    }
+    lora_train(net, false);
+}
+
+/* Adapters for the layers of one pattern; *count: how many have been added. */
+static td_status lora_match(td_module *net, const td_lora_options *o, const char *pattern,
+                            int *count)
+{
+    bool any = false;
+    for (td_module *m = net; m != NULL; m = td_module_next(net, m)) {
+        const td_module *parent = td_node_of(m)->parent;
+        bool adapts = parent != NULL && parent->type == &lora_type;
+        bool match = td_is_linear(m) && !adapts && fnmatch(pattern, td_module_path(net, m), 0) == 0;
+        any = any || match;
+        if (match && lora_of(m) == NULL) { /* another pattern may have matched, too */
+            TD_TRY(lora_add(m, o->rank, td_or_usual(o->alpha, (double)o->rank)));
+            ++*count;
+        }
+    }
+    TD_CHECK(any, TD_E_ARG,
+             "LoRA: no linear layer's path matches '%s'; paths are like "
+             "\"transformer.h.0.attn.c_attn\", and td_summary shows them",
+             pattern);
+    return TD_OK;
 }
 
 int td_lora_at(td_module *net, td_lora_options options, td_site at)
 {
     lora_prepare(net, at);
-    lora_visit v = { .options = options };
+    int count = 0;
     char *list = strdup(options.layers != NULL ? options.layers : "*"), *rest = list;
-    v.status = list != NULL ? TD_OK : td_fail(TD_E_NOMEM, "td_lora: no memory");
-    while (v.status == TD_OK && (v.pattern = strsep(&rest, ",")) != NULL) {
-        v.matched = 0;
-        td_module_each(net, lora_visit_layer, &v);
-        if (v.status == TD_OK && v.matched == 0) {
-            v.status = td_fail(TD_E_ARG,
-                               "LoRA: no linear layer's path matches '%s'; paths are like "
-                               "\"transformer.h.0.attn.c_attn\", and td_summary shows them",
-                               v.pattern);
-        }
+    td_status status = list != NULL ? TD_OK : td_fail(TD_E_NOMEM, "td_lora: no memory");
+    for (char *pattern; status == TD_OK && (pattern = strsep(&rest, ",")) != NULL;) {
+        status = lora_match(net, &options, pattern, &count);
     }
     free(list);
-    return v.status == TD_OK ? v.count : (int)v.status;
+    return status == TD_OK ? count : (int)status;
 }
 
 /* ---- files ---- */
 
 static const char lora_alpha[] = "lora.alpha";
 
-typedef struct lora_file {
-    const td_module *net;
-    const td_safetensors *from;    /* what is read */
-    td_safetensors_entry *entries; /* or what is written: names and data are its own */
-    int count;                     /* tensors so far */
-    double alpha;
-    td_status status;
-} lora_file;
-
-static char *lora_name(const char *path, int i)
+/* To be freed; NULL when memory is short. */
+static char *lora_name(const td_module *net, const td_module *layer, int i)
 {
-    return td_format("base_model.model.%s.lora_%c.weight", path, "AB"[i]);
+    return td_format("base_model.model.%s.lora_%c.weight", td_module_path(net, layer), "AB"[i]);
 }
 
 static td_tensor *lora_tensor(const td_module *adapter, int i)
@@ -201,59 +183,56 @@ static td_tensor *lora_collect(const td_module *net, const td_tensor *t)
     return whole;
 }
 
-static void lora_list_layer(td_module *m, const char *path, void *user)
+/* Lists the adapters' tensors, whole. Their names and they are the caller's to free. */
+static td_status lora_list(const td_module *net, td_safetensors_entry *entries, int *count,
+                           double *alpha)
 {
-    lora_file *f = user;
-    const td_module *adapter = lora_of(m);
-    for (int i = 0; adapter != NULL && f->status == TD_OK && i < 2; i++) {
-        td_tensor *whole = lora_collect(f->net, lora_tensor(adapter, i));
-        size_t bytes = whole != NULL ? (size_t)td_numel(whole) * sizeof(float) : 0;
-        char *name = lora_name(path, i);
-        float *values = malloc(bytes + 1);
-        bool room = whole != NULL && name != NULL && values != NULL;
-        f->entries[f->count++] =
-            (td_safetensors_entry){ name, TD_F32, whole != NULL ? td_shape_of(whole) : TD_SCALAR,
-                                    values, bytes };
-        f->alpha = ((const lora_state *)adapter->state)->alpha;
-        f->status = td_records_agree_all(f->net, NULL, room ? TD_OK : TD_E_NOMEM);
-        if (f->status == TD_OK) {
-            td_read(whole, values, TD_F32);
-        } else {
-            f->status = td_fail_context(f->status, "saving the adapter of '%s'", path);
+    for (const td_module *m = net; m != NULL; m = td_module_next(net, m)) {
+        const td_module *adapter = lora_of(m);
+        for (int i = 0; adapter != NULL && i < 2; i++) {
+            td_tensor *whole = lora_collect(net, lora_tensor(adapter, i));
+            if (whole == NULL) {
+                return td_fail_context(TD_E_NOMEM, "saving the adapter of '%s'",
+                                       td_module_path(net, m));
+            }
+            char *name = lora_name(net, m, i);
+            entries[(*count)++] = td_safetensors_of(name, whole, TD_F32);
+            *alpha = ((const lora_state *)adapter->state)->alpha;
+            TD_TRY(td_records_agree_all(net, NULL, name != NULL ? TD_OK : TD_E_NOMEM));
         }
-        td_free(whole);
     }
+    return TD_OK;
 }
 
 td_status td_lora_save(const char *path, const td_module *net)
 {
     td_state_list all = td_module_state(net); /* it has more tensors than the adapters */
-    lora_file f = { .net = net, .entries = calloc((size_t)(all.count + 1), sizeof *f.entries) };
-    char alpha[32];
-    bool room = all.count >= 0 && f.entries != NULL;
-    f.status = td_records_agree_all(
+    td_safetensors_entry *entries = calloc((size_t)(all.count + 1), sizeof *entries);
+    char text[32];
+    int count = 0;
+    double alpha = 0.0;
+    bool room = all.count >= 0 && entries != NULL;
+    td_status status = td_records_agree_all(
         net, NULL, room ? TD_OK : td_fail(TD_E_NOMEM, "no memory to save '%s'", path));
-    if (f.status == TD_OK) {
-        td_module_each((td_module *)(uintptr_t)net, lora_list_layer, &f);
+    status = status == TD_OK ? lora_list(net, entries, &count, &alpha) : status;
+    if (status == TD_OK && count == 0) {
+        status = td_fail(TD_E_ARG, "'%s': the model has no adapters to save", path);
     }
-    if (f.status == TD_OK && f.count == 0) {
-        f.status = td_fail(TD_E_ARG, "'%s': the model has no adapters to save", path);
-    }
-    if (f.status == TD_OK) {
-        td_snprintf(alpha, sizeof alpha, "%.17g", f.alpha);
-        td_metadata metadata[] = { { "format", "pt" }, { lora_alpha, alpha } };
+    if (status == TD_OK) {
+        td_snprintf(text, sizeof text, "%.17g", alpha);
+        td_metadata metadata[] = { { "format", "pt" }, { lora_alpha, text } };
         bool writes = (td_node_of(net)->slicing == NULL || td_node_of(net)->slicing->rank == 0) &&
                       (td_node_of(net)->staging == NULL || td_node_of(net)->staging->rank == 0);
-        f.status = writes ? td_safetensors_write(path, f.entries, f.count, metadata, 2) : TD_OK;
-        f.status = td_records_agree_all(net, NULL, f.status);
+        status = writes ? td_safetensors_write_tensors(path, entries, count, metadata, 2) : TD_OK;
+        status = td_records_agree_all(net, NULL, status);
     }
-    while (f.count-- > 0) {
-        free((char *)(uintptr_t)f.entries[f.count].name);
-        free((void *)(uintptr_t)f.entries[f.count].data);
+    while (count-- > 0) {
+        free((char *)(uintptr_t)entries[count].name);
+        td_free((td_tensor *)(uintptr_t)entries[count].data);
     }
-    free(f.entries);
+    free(entries);
     td_state_list_free(&all);
-    return f.status;
+    return status;
 }
 
 static td_status lora_read(const td_safetensors *file, const td_safetensors_entry *e, td_tensor *to)
@@ -262,35 +241,44 @@ static td_status lora_read(const td_safetensors *file, const td_safetensors_entr
                  td_shape_equal(e->shape, td_shape_of(to)),
              TD_E_MISMATCH, "'%s' must be of floats %s for this model", e->name,
              td_describe_shape(td_shape_of(to)));
-    void *bytes = malloc(e->bytes);
-    td_status status = bytes != NULL ? td_safetensors_read(file, e, bytes)
-                                     : td_fail(TD_E_NOMEM, "no memory to read '%s'", e->name);
-    if (status == TD_OK) {
-        td_write(to, bytes, e->dtype);
-    }
-    free(bytes);
-    return status;
+    return td_safetensors_take(file, e, to);
 }
 
-/* Gives a layer the adapter that the file has for it, if it has one. */
-static void lora_read_layer(td_module *m, const char *path, void *user)
+/* Gives linear layers the adapters that the file has for them. *count: its tensors that were read;
+ * where a layer's B is missing, A alone. */
+static td_status lora_read_layers(const td_safetensors *file, td_module *net, double alpha,
+                                  int *count)
 {
-    lora_file *f = user;
-    for (int i = 0; f->status == TD_OK && td_is_linear(m) && i < 2; i++) {
-        char *name = lora_name(path, i);
-        const td_safetensors_entry *e = name != NULL ? td_safetensors_find(f->from, name) : NULL;
-        free(name);
-        if (e == NULL) {
-            return; /* a B that is missing: td_lora_load counts */
-        }
-        if (i == 0) {
-            f->status = lora_add(m, e->shape.ndim == 2 ? e->shape.dim[0] : 0, f->alpha);
-        }
-        if (f->status == TD_OK) {
-            f->status = lora_read(f->from, e, lora_tensor(lora_of(m), i));
-            f->count++;
+    const td_safetensors_entry *e;
+    for (td_module *m = net; m != NULL; m = td_module_next(net, m)) {
+        for (int i = 0; td_is_linear(m) && i < 2; i++) {
+            char *name = lora_name(net, m, i);
+            e = name != NULL ? td_safetensors_find(file, name) : NULL;
+            free(name);
+            if (e == NULL) {
+                break;
+            }
+            if (i == 0) {
+                TD_TRY(lora_add(m, e->shape.ndim == 2 ? e->shape.dim[0] : 0, alpha));
+            }
+            TD_TRY(lora_read(file, e, lora_tensor(lora_of(m), i)));
+            ++*count;
         }
     }
+    return TD_OK;
+}
+
+static td_status lora_read_file(const td_safetensors *file, td_module *net)
+{
+    const char *text = td_safetensors_metadata(file, lora_alpha);
+    double alpha = text != NULL ? td_strtod(text, NULL) : 0.0;
+    int count = 0, all = td_safetensors_count(file);
+    TD_CHECK(alpha > 0.0, TD_E_FORMAT, "its metadata have no '%s', which td_lora_save writes",
+             lora_alpha);
+    TD_TRY(lora_read_layers(file, net, alpha, &count));
+    TD_CHECK(count == all && count % 2 == 0, TD_E_MISMATCH,
+             "%d of its %d tensors are adapters for linear layers of this model", count, all);
+    return TD_OK;
 }
 
 td_status td_lora_load(const char *path, td_module *net)
@@ -298,27 +286,15 @@ td_status td_lora_load(const char *path, td_module *net)
     td_safetensors *file;
     lora_prepare(net, TD_HERE);
     TD_TRY(td_safetensors_open(path, &file));
-    const char *text = td_safetensors_metadata(file, lora_alpha);
-    lora_file f = { .from = file, .alpha = text != NULL ? td_strtod(text, NULL) : 0.0 };
-    if (!(f.alpha > 0.0)) {
-        f.status = td_fail(TD_E_FORMAT, "its metadata have no '%s', which td_lora_save writes",
-                           lora_alpha);
-    }
-    td_module_each(net, lora_read_layer, &f);
-    if (f.status == TD_OK && (f.count != td_safetensors_count(file) || f.count % 2 != 0)) {
-        f.status = td_fail(TD_E_MISMATCH,
-                           "%d of its %d tensors are adapters for linear layers of this model",
-                           f.count, td_safetensors_count(file));
-    }
+    td_status status = lora_read_file(file, net);
     td_safetensors_close(file);
-    return f.status == TD_OK ? TD_OK : td_fail_context(f.status, "'%s' as adapters", path);
+    return status == TD_OK ? TD_OK : td_fail_context(status, "'%s' as adapters", path);
 }
 
 /* ---- merging ---- */
 
-static void lora_merge_layer(td_module *m, const char *path, void *user)
+static void lora_merge_layer(td_module *m)
 {
-    (void)path, (void)user;
     td_module *adapter = lora_of(m);
     if (adapter == NULL) {
         return;
@@ -343,9 +319,11 @@ td_module *td_lora_merged(const td_module *net)
     if (merged != NULL) {
         td_math before = td_math_now();
         td_set_math((td_math){ .precision = TD_PRECISION_FP32 });
-        td_module_each(merged, lora_merge_layer, NULL);
+        for (td_module *m = merged; m != NULL; m = td_module_next(merged, m)) {
+            lora_merge_layer(m);
+        }
         td_set_math(before);
-        td_module_each(merged, lora_freeze, merged);
+        lora_train(merged, true);
     }
     return merged;
 }

@@ -45,20 +45,17 @@ static void muon_fill(const td_optim *optim, int i, td_optim_slice *slice)
 /* A view of part of a flat tensor, or of working memory: headers on the stack, no allocation. */
 static td_tensor part_of(const td_tensor *flat, const td_param *p)
 {
-    td_tensor view = *p->tensor;
-    view.storage = flat->storage;
-    view.offset = flat->offset + p->begin;
-    view.grad = NULL;
+    td_tensor view;
+    td_init_header(&view, flat->storage, flat->offset + p->begin, td_shape_of(p->tensor),
+                   p->tensor->stride, flat->dtype);
     return view;
 }
 
 static td_tensor matrix_in(const td_tensor *work, int64_t rows, int64_t columns)
 {
-    td_tensor view = *work;
-    view.ndim = 2;
-    view.shape[0] = rows;
-    view.shape[1] = view.stride[0] = columns;
-    view.stride[1] = 1;
+    td_tensor view;
+    td_init_header(&view, work->storage, work->offset, TD_SHAPE(rows, columns),
+                   (int64_t[]){ columns, 1 }, work->dtype);
     return view;
 }
 
@@ -326,21 +323,19 @@ static bool add_work(td_optim *o)
 td_optim *td_muon_at(td_muon_options options, td_site at)
 {
     td_require_lr(options.lr, "td_muon", at);
-    TD_REQUIRE(options.momentum >= 0.0 && options.sgd_momentum >= 0.0 &&
-                   options.weight_decay >= 0.0 && options.filter_weight_decay >= 0.0 &&
-                   options.rounds >= 0,
-               at,
-               "td_muon: momenta %g and %g, weight decays %g and %g and %d rounds must not be "
-               "negative",
-               options.momentum, options.sgd_momentum, options.weight_decay,
-               options.filter_weight_decay, options.rounds);
+    TD_REQUIRE(
+        options.momentum >= 0.0 && options.sgd_momentum >= 0.0 && options.weight_decay >= 0.0 &&
+            options.filter_weight_decay >= 0.0 && options.rounds >= 0,
+        at,
+        "td_muon: momenta %g and %g, weight decays %g and %g and %d rounds must not be negative",
+        options.momentum, options.sgd_momentum, options.weight_decay, options.filter_weight_decay,
+        options.rounds);
     TD_REQUIRE(options.params == NULL || td_params_peers_of(options.params) == NULL, at,
                "td_muon: td_ddp shards these parameters' optimizer, and Muon needs whole filters: "
                "use td_sgd, td_adam or td_adamw, or td_ddp without td_zero");
-    TD_REQUIRE(
-        options.params == NULL || options.params->slicing == NULL, at,
-        "td_muon: td_tensor_parallel has cut these parameters, and Muon needs whole filters: "
-        "use td_sgd, td_adam or td_adamw");
+    TD_REQUIRE(options.params == NULL || options.params->slicing == NULL, at,
+               "td_muon: td_tensor_parallel has cut these parameters, and Muon needs whole "
+               "filters: use td_sgd, td_adam or td_adamw");
     muon own = { .options = options };
     own.options.rounds = options.rounds != 0 ? options.rounds : 5;
     own.chosen = choose(&options, at);

@@ -39,4 +39,4 @@ TD_END_C
 
 /* ---- what you call ---- */
 
-#define td_muon(...) td_muon_at((td_muon_options){ TD_OPT1(params, __VA_ARGS__) }, TD_HERE)
+#define td_muon(...) TD_CALL(td_muon, TD_OPT1(params, __VA_ARGS__))

@@ -49,6 +49,6 @@ TD_END_C
 
 /* ---- what you call ---- */
 
-#define td_rmsprop(...) td_rmsprop_at((td_rmsprop_options){ TD_OPT1(params, __VA_ARGS__) }, TD_HERE)
-#define td_adagrad(...) td_adagrad_at((td_adagrad_options){ TD_OPT1(params, __VA_ARGS__) }, TD_HERE)
-#define td_lion(...) td_lion_at((td_lion_options){ TD_OPT1(params, __VA_ARGS__) }, TD_HERE)
+#define td_rmsprop(...) TD_CALL(td_rmsprop, TD_OPT1(params, __VA_ARGS__))
+#define td_adagrad(...) TD_CALL(td_adagrad, TD_OPT1(params, __VA_ARGS__))
+#define td_lion(...) TD_CALL(td_lion, TD_OPT1(params, __VA_ARGS__))

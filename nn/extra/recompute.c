@@ -36,58 +36,47 @@ typedef struct stretch {
     int leaf_count;
 } stretch;
 
-/* Calls fn for all modules of the parts. */
-static void each_module(const stretch *s, void (*fn)(td_module *m, const char *path, void *user),
-                        void *user)
+/* Counts a module's Dropout and leaves and, where there is room for them, lists them. */
+static void list_module(stretch *s, td_module *m)
 {
-    for (int i = 0; i < s->part_count; i++) {
-        td_module_each(s->parts[i], fn, user);
-    }
-}
-
-static void count_contents(td_module *m, const char *path, void *user)
-{
-    (void)path;
-    stretch *s = user;
-    s->dropout_count += td_dropout_place_of(m) != NULL;
-    for (int i = 0; i < m->tensor_count; i++) {
-        s->leaf_count += td_is_leaf(m->tensors[i].tensor);
-    }
-}
-
-static void list_contents(td_module *m, const char *path, void *user)
-{
-    (void)path;
-    stretch *s = user;
     const td_dropout_place *place = td_dropout_place_of(m);
-    if (place != NULL) {
-        s->calls[s->dropout_count++] = place->calls;
+    if (place != NULL && s->calls != NULL) {
+        s->calls[s->dropout_count] = place->calls;
     }
+    s->dropout_count += place != NULL;
     for (int i = 0; i < m->tensor_count; i++) {
-        if (td_is_leaf(m->tensors[i].tensor)) {
-            s->leaves[s->leaf_count++] = m->tensors[i].tensor;
+        td_tensor *t = m->tensors[i].tensor;
+        if (td_is_leaf(t) && s->leaves != NULL) {
+            s->leaves[s->leaf_count] = t;
+        }
+        s->leaf_count += td_is_leaf(t);
+    }
+}
+
+static void list_modules(stretch *s)
+{
+    s->dropout_count = s->leaf_count = 0;
+    for (int i = 0; i < s->part_count; i++) {
+        for (td_module *m = s->parts[i]; m != NULL; m = td_module_next(s->parts[i], m)) {
+            list_module(s, m);
         }
     }
 }
 
 /* Exchanges the counts of the parts' Dropouts with those in s->calls. */
-static void exchange_calls(td_module *m, const char *path, void *user)
+static void exchange_places(const stretch *s)
 {
-    (void)path;
-    stretch *s = user;
-    td_dropout_place *place = td_dropout_place_of(m);
-    if (place != NULL) {
-        uint64_t *calls = &s->calls[s->dropout_count++];
-        uint64_t now = place->calls;
-        place->calls = *calls;
-        *calls = now;
+    uint64_t *calls = s->calls;
+    for (int i = 0; i < s->part_count; i++) {
+        for (td_module *m = s->parts[i]; m != NULL; m = td_module_next(s->parts[i], m)) {
+            td_dropout_place *place = td_dropout_place_of(m);
+            if (place != NULL) {
+                uint64_t now = place->calls;
+                place->calls = *calls;
+                *calls++ = now;
+            }
+        }
     }
-}
-
-static void exchange_places(stretch *s)
-{
-    s->dropout_count = 0;
-    each_module(s, exchange_calls, s);
 }
 
 static td_tensor *forward_of(const stretch *s, td_tensor *x)
@@ -125,11 +114,10 @@ static td_tensor *begin(const stretch *what, td_module *const *parts, int part_c
     s->math = td_math_now();
     s->parts = own_parts;
     s->part_count = part_count;
-    each_module(s, count_contents, s);
+    list_modules(s);
     s->calls = td_step_bytes((size_t)s->dropout_count * sizeof *s->calls);
     s->leaves = td_step_bytes((size_t)s->leaf_count * sizeof(td_tensor *));
-    s->dropout_count = s->leaf_count = 0;
-    each_module(s, list_contents, s);
+    list_modules(s);
     return td_recompute_call(recompute_run, s, x, s->leaves, s->leaf_count, s->rest.at);
 }
 

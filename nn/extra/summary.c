@@ -17,16 +17,9 @@ typedef struct summary_row {
 typedef struct summary {
     summary_row *rows;
     int count;
-    bool failed; /* memory is short */
 } summary;
 
 /* ---- collecting ---- */
-
-static void count_module(td_module *m, const char *path, void *user)
-{
-    (void)m, (void)path;
-    ++*(int *)user;
-}
 
 /* What a module holds itself; what its children hold is in their rows. */
 static int64_t own_parameters(const td_module *m)
@@ -39,9 +32,8 @@ static int64_t own_parameters(const td_module *m)
 }
 
 /* Modules that only hold others, and compute nothing else, have no row of their own. */
-static void add_row(td_module *m, const char *path, void *user)
+static void add_row(summary *s, td_module *m, const char *path)
 {
-    summary *s = user;
     if (m->child_count > 0 && m->tensor_count == 0 && m->type->multiply_adds == NULL) {
         return;
     }
@@ -75,41 +67,33 @@ static td_tensor *note_run(const td_around_rest *rest, td_tensor *x, void *user)
     return y;
 }
 
-static void begin_noting(td_module *m, const char *path, void *user)
-{
-    (void)path;
-    summary *s = user;
-    s->failed |= td_module_surround(m, &(td_around){ .run = note_run, .user = s }) != TD_OK;
-}
-
-static void end_noting(td_module *m, const char *path, void *user)
-{
-    (void)path;
-    td_module_unsurround(m, note_run, user);
-}
-
 /* One forward on zeros; whatever is open (a step, gradients) stays as it was. */
-static td_status run_once(td_module *m, td_shape input, summary *s, td_site at)
+static td_status run_once(td_module *net, td_shape input, summary *s, td_site at)
 {
-    td_dtype dtype = td_takes_indices(m) ? TD_I64 : m->dtype;
-    td_tensor *x = td_zeros(input, dtype, m->device);
+    td_dtype dtype = td_takes_indices(net) ? TD_I64 : net->dtype;
+    td_tensor *x = td_zeros(input, dtype, net->device);
     if (x == NULL) {
         return td_fail_context(TD_E_NOMEM, "td_summary's input");
     }
-    td_module_each(m, begin_noting, s);
+    td_status status = TD_OK;
+    for (td_module *m = net; m != NULL && status == TD_OK; m = td_module_next(net, m)) {
+        status = td_module_surround(m, &(td_around){ .run = note_run, .user = s });
+    }
     bool own_step = !td_in_step();
     if (own_step) {
         td_step_begin();
     }
     td_no_grad_begin();
-    td_forward_at(m, x, at);
+    td_forward_at(net, x, at);
     td_no_grad_end();
     if (own_step) {
         td_step_end();
     }
-    td_module_each(m, end_noting, s);
+    for (td_module *m = net; m != NULL; m = td_module_next(net, m)) {
+        td_module_unsurround(m, note_run, s);
+    }
     td_free(x);
-    return s->failed ? TD_E_NOMEM : TD_OK;
+    return status;
 }
 
 /* ---- printing ---- */
@@ -182,19 +166,23 @@ static void print_totals(td_module *m, const summary *s, FILE *out)
     fprintf(out, "multiply-adds of a forward: %s\n", with_commas(multiply_adds, text));
 }
 
-td_status td_summary_at(td_module *m, td_shape input, FILE *out, td_site at)
+td_status td_summary_at(td_module *net, td_shape input, FILE *out, td_site at)
 {
     int modules = 0;
-    td_module_each(m, count_module, &modules);
+    for (const td_module *m = net; m != NULL; m = td_module_next(net, m)) {
+        modules++;
+    }
     summary s = { .rows = calloc((size_t)modules, sizeof(summary_row)) };
     TD_CHECK(s.rows != NULL, TD_E_NOMEM, "no memory for the summary of %d modules", modules);
-    td_eval_for_now(m);
-    td_module_each(m, add_row, &s);
-    td_status status = run_once(m, input, &s, at);
-    td_give_modes_back(m);
+    td_eval_for_now(net);
+    for (td_module *m = net; m != NULL; m = td_module_next(net, m)) {
+        add_row(&s, m, td_module_path(net, m));
+    }
+    td_status status = run_once(net, input, &s, at);
+    td_give_modes_back(net);
     if (status == TD_OK) {
         print_table(&s, out);
-        print_totals(m, &s, out);
+        print_totals(net, &s, out);
     }
     free(s.rows);
     return status;

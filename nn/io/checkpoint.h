@@ -176,8 +176,7 @@ TD_END_C
 
 #define td_save(...) td_save_at(__VA_ARGS__, TD_HERE)
 #define td_load(...) td_load_at(__VA_ARGS__, TD_HERE)
-#define td_load_model(...)                                                                         \
-    td_load_model_at((td_load_model_options){ TD_OPT1(path, __VA_ARGS__) }, TD_HERE)
+#define td_load_model(...) TD_CALL(td_load_model, TD_OPT1(path, __VA_ARGS__))
 #define td_checkpoint_save(...)                                                                    \
     td_checkpoint_save_at((td_checkpoint_options){ TD_OPT2(path, model, __VA_ARGS__) }, TD_HERE)
 #define td_checkpoint_load(...)                                                                    \

@@ -48,8 +48,7 @@ td_status td_checkpoint_metadata(const char *path, const char *key, char *value,
         status = td_fail(TD_E_NOTFOUND, "'%s' has no metadata value '%s'", path, key);
     } else if (strlen(text) >= size) {
         status = td_fail(TD_E_ARG,
-                         "the metadata value '%s' of '%s' has %zu bytes; there is room "
-                         "for %zu",
+                         "the metadata value '%s' of '%s' has %zu bytes; there is room for %zu",
                          key, path, strlen(text) + 1, size);
     } else {
         memcpy(value, text, strlen(text) + 1);
@@ -102,8 +101,8 @@ static td_status read_record(const td_safetensors *file, const td_load_model_opt
     const char *stem = td_safetensors_metadata(file, TD_KEY_STEM);
     *r = (td_model_record){ .arch = o->arch != NULL ? o->arch : arch };
     TD_CHECK(r->arch != NULL, TD_E_ARG,
-             "'%s' does not say which model it is: give its arch (\"resnet50\"); a model of "
-             "your own: make it, then td_load the file into it",
+             "'%s' does not say which model it is: give its arch (\"resnet50\"); a model of your "
+             "own: make it, then td_load the file into it",
              o->path);
     r->stem = stem != NULL && strcmp(stem, "cifar") == 0 ? TD_STEM_CIFAR : TD_STEM_IMAGENET;
     look_at_shapes(file, r);
@@ -111,12 +110,9 @@ static td_status read_record(const td_safetensors *file, const td_load_model_opt
     TD_TRY(read_number(file, o->path, TD_KEY_IMAGE_SIZE, MOST_SIDE, r->image_size, &r->image_size));
     TD_CHECK(r->classes >= 1 && r->classes <= MOST_CLASSES, TD_E_FORMAT,
              "'%s': no weights of a classifier in it: is this a model's file?", o->path);
-    if (r->image_size > MOST_SIDE) { /* by the shapes */
-        return td_fail(TD_E_FORMAT,
-                       "'%s': its positions are for images of side %" PRId64
-                       "; at most %d is possible",
-                       o->path, r->image_size, MOST_SIDE);
-    }
+    TD_CHECK(r->image_size <= MOST_SIDE, TD_E_FORMAT, /* by the shapes */
+             "'%s': its positions are for images of side %" PRId64 "; at most %d is possible",
+             o->path, r->image_size, MOST_SIDE);
     return TD_OK;
 }
 

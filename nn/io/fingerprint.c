@@ -4,6 +4,7 @@
 #include "nn/io/records.h"
 #include "nn/io/safetensors_internal.h"
 #include "tensor/backend.h"
+#include "tensor/system/list.h"
 #include "tensor/system/text.h"
 
 #include <inttypes.h>
@@ -159,17 +160,15 @@ void td_fingerprints_free(td_fingerprints *result)
     *result = (td_fingerprints){ 0 };
 }
 
-static td_status fingerprints_begin(td_fingerprints *f, int most)
-{
-    *f = (td_fingerprints){ .items = calloc((size_t)most + 1, sizeof *f->items) };
-    return f->items != NULL ? TD_OK : td_fail(TD_E_NOMEM, "no memory for fingerprints");
-}
-
 static td_status fingerprints_add(td_fingerprints *f, const char *name, uint64_t value, bool summed,
                                   bool tensor)
 {
     char *copy = strdup(name);
-    TD_CHECK(copy != NULL, TD_E_NOMEM, "no memory for fingerprints");
+    bool room = copy != NULL && td_grow(&f->items, f->count, sizeof *f->items);
+    if (!room) {
+        free(copy);
+        return td_fail(TD_E_NOMEM, "no memory for fingerprints");
+    }
     f->items[f->count++] = (td_fingerprint_item){ copy, value, summed, tensor };
     return TD_OK;
 }
@@ -286,7 +285,6 @@ static td_status fingerprint_records(td_fingerprints *f, const td_records *list,
                                      const td_params *params, const td_params_peers *peers)
 {
     TD_TRY(list->failed ? td_fail(TD_E_NOMEM, "no memory for a fingerprint") : TD_OK);
-    TD_TRY(fingerprints_begin(f, list->tensor_count + list->text_count));
     for (int i = 0; i < list->tensor_count; i++) {
         TD_TRY(fingerprint_record(f, list, params, peers, &list->tensors[i]));
     }
@@ -316,7 +314,8 @@ td_status td_fingerprint_gradients(td_fingerprints *result, const td_params *par
 {
     const td_params_peers *peers = td_params_peers_of(params);
     const td_slicing *slicing = params->slicing;
-    td_status status = fingerprints_begin(result, td_params_count(params));
+    td_status status = TD_OK;
+    *result = (td_fingerprints){ 0 };
     for (int i = 0; status == TD_OK && i < td_params_count(params); i++) {
         const td_param *p = td_params_get(params, i);
         const td_tensor *grad = td_grad(p->tensor);
@@ -361,7 +360,7 @@ static td_status fingerprint_entry(td_fingerprints *f, const td_safetensors *fil
 td_status td_fingerprint_file(td_fingerprints *result, const td_safetensors *file)
 {
     const char *key, *text;
-    TD_TRY(fingerprints_begin(result, file->count + file->text_count));
+    *result = (td_fingerprints){ 0 };
     for (int i = 0; i < file->count; i++) {
         TD_TRY(fingerprint_entry(result, file, &file->entries[i]));
     }

@@ -5,6 +5,7 @@
 #include "autograd/hooks.h"
 #include "autograd/tape.h"
 #include "nn/optim/optim_internal.h"
+#include "tensor/system/list.h"
 #include "tensor/system/number.h"
 
 #include <inttypes.h>
@@ -12,17 +13,6 @@
 #include <string.h>
 
 /* ---- the list ---- */
-
-/* Room for one more: it doubles. */
-static void *grow(td_records *l, void *items, int count, size_t size)
-{
-    if ((count & (count - 1)) != 0) {
-        return items;
-    }
-    void *more = realloc(items, (size_t)(count > 0 ? 2 * count : 1) * size);
-    l->failed = l->failed || more == NULL;
-    return more != NULL ? more : items;
-}
 
 /* The cut of a parameter; NULL: there is none. */
 static const td_cut *cut_of(const td_records *l, const td_tensor *parameter)
@@ -40,8 +30,8 @@ static int stage_of(const td_records *l, const td_tensor *t)
 static void push_tensor(td_records *l, td_tensor_record r)
 {
     r.cut = r.cut == NULL ? cut_of(l, r.tensor) : r.cut;
-    l->failed = l->failed || r.name == NULL || r.tensor == NULL;
-    l->tensors = grow(l, l->tensors, l->tensor_count, sizeof *l->tensors);
+    l->failed = l->failed || r.name == NULL || r.tensor == NULL ||
+                !td_grow(&l->tensors, l->tensor_count, sizeof *l->tensors);
     if (l->failed) {
         free(r.name);
         td_free(r.view ? r.tensor : NULL);
@@ -66,8 +56,8 @@ static void push_share(td_records *l, td_tensor_part part, char *name, const td_
 static void push_text(td_records *l, td_text_record r)
 {
     bool saving = l->file == NULL;
-    l->failed = l->failed || r.key == NULL || (saving && r.text == NULL);
-    l->texts = grow(l, l->texts, l->text_count, sizeof *l->texts);
+    l->failed = l->failed || r.key == NULL || (saving && r.text == NULL) ||
+                !td_grow(&l->texts, l->text_count, sizeof *l->texts);
     if (l->failed) {
         free(r.key);
         free(saving ? r.text : NULL);
@@ -438,11 +428,14 @@ static void list_parts(td_records *l)
     }
 }
 
-static void list_dropout(td_module *m, const char *path, void *user)
+static void list_dropouts(td_records *l, td_module *net)
 {
-    const td_dropout_place *place = td_dropout_place_of(m);
-    if (place != NULL) {
-        add_text(user, td_format(TD_KEY_DROPOUT, path), &td_text_dropout, place);
+    for (td_module *m = net; m != NULL; m = td_module_next(net, m)) {
+        const td_dropout_place *place = td_dropout_place_of(m);
+        if (place != NULL) {
+            char *key = td_format(TD_KEY_DROPOUT, td_module_path(net, m));
+            add_text(l, key, &td_text_dropout, place);
+        }
     }
 }
 
@@ -473,7 +466,7 @@ void td_records_list(td_records *l)
         if (l->file != NULL || g->order.kind != TD_ORDER_UNKNOWN) {
             add(l, TD_KEY_RANDOM_ORDER, &td_text_order, &g->order);
         }
-        td_module_each(c->model, list_dropout, l);
+        list_dropouts(l, c->model);
     }
     const td_params *params = td_params_laid_out(c->model);
     bool ours = params != NULL && td_params_peers_of(params) == NULL; /* not the ranks' */

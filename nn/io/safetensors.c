@@ -81,6 +81,19 @@ td_status td_safetensors_read(const td_safetensors *file, const td_safetensors_e
     return read_at(file, file->data + begin, to, entry->bytes);
 }
 
+td_status td_safetensors_take(const td_safetensors *file, const td_safetensors_entry *entry,
+                              td_tensor *to)
+{
+    void *elements = malloc(entry->bytes + 1);
+    TD_CHECK(elements != NULL, TD_E_NOMEM, "no memory to read '%s'", entry->name);
+    td_status status = td_safetensors_read(file, entry, elements);
+    if (status == TD_OK) {
+        td_write(to, elements, entry->dtype);
+    }
+    free(elements);
+    return status;
+}
+
 /* The header's length, and thereby where the data begin. */
 static td_status read_length(td_safetensors *file)
 {

@@ -27,6 +27,9 @@ td_status td_safetensors_parse(const void *bytes, size_t size, td_safetensors **
  * since it was opened. TD_E_UNSUPPORTED: td_safetensors_unknown. */
 td_status td_safetensors_read(const td_safetensors *file, const td_safetensors_entry *entry,
                               void *to);
+/* The same into a tensor of the entry's shape; float dtypes are converted. TD_E_NOMEM, too. */
+td_status td_safetensors_take(const td_safetensors *file, const td_safetensors_entry *entry,
+                              td_tensor *to);
 /* The number of tensors; the i-th tensor, in the order of the file; the tensor of a name, or NULL;
  * the metadata value of a key, or NULL. The file owns all of these until it is closed. */
 int td_safetensors_count(const td_safetensors *file);
@@ -42,6 +45,13 @@ void td_safetensors_close(td_safetensors *file); /* NULL is fine */
  * TD_E_ARG: a name appears twice, or the header has more than 100,000,000 bytes; TD_E_IO. */
 td_status td_safetensors_write(const char *path, const td_safetensors_entry *entries, int count,
                                const struct td_metadata *metadata, int metadata_count);
+
+/* The same with entries that td_safetensors_of has made: of tensors, each to be written as a dtype.
+ * The tensors and the names stay the caller's. TD_E_NOMEM, too. */
+td_status td_safetensors_write_tensors(const char *path, const td_safetensors_entry *entries,
+                                       int count, const struct td_metadata *metadata,
+                                       int metadata_count);
+td_safetensors_entry td_safetensors_of(const char *name, const td_tensor *t, td_dtype dtype);
 
 /* ---- writing in parts ----
  *

@@ -50,10 +50,7 @@ static td_status begin_file(td_safetensors_out *out)
              "'%s' would have a header of %zu bytes; a safetensors file has at most %d: give less "
              "metadata",
              out->path, length, TD_SAFETENSORS_HEADER);
-    out->file = td_temporary_file(out->path, &out->temporary);
-    if (out->file == NULL) {
-        return io_failure(out, "creating a file beside it");
-    }
+    TD_TRY(td_temporary_begin(out->path, out->size, &out->file, &out->temporary));
     unsigned char prefix[TD_SAFETENSORS_LENGTH];
     for (int i = 0; i < TD_SAFETENSORS_LENGTH; i++) {
         prefix[i] = (unsigned char)((uint64_t)(length + padding) >> (8 * i));
@@ -133,25 +130,59 @@ td_status td_safetensors_finish(td_safetensors_out *out, bool keep)
     if (out == NULL) {
         return TD_OK;
     }
-    td_status status = out->file != NULL
-                           ? td_temporary_end(out->file, out->temporary, out->path, out->size, keep)
-                           : TD_OK;
+    td_status status = TD_OK;
+    if (out->file != NULL) {
+        status = td_temporary_end(out->file, out->temporary, out->path, out->size,
+                                  keep ? TD_OK : TD_E_IO);
+    }
     cJSON_free(out->header);
     free(out->path);
     free(out->begin);
     free(out);
+    return keep ? status : TD_OK;
+}
+
+td_safetensors_entry td_safetensors_of(const char *name, const td_tensor *t, td_dtype dtype)
+{
+    return (td_safetensors_entry){ .name = name,
+                                   .dtype = dtype,
+                                   .shape = td_shape_of(t),
+                                   .bytes = (size_t)td_numel(t) * td_dtype_size(dtype),
+                                   .data = t };
+}
+
+static td_status put_tensor(td_safetensors_out *out, int i, const td_safetensors_entry *entry)
+{
+    void *elements = malloc(entry->bytes + 1);
+    TD_CHECK(elements != NULL, TD_E_NOMEM, "no memory to write '%s'", entry->name);
+    td_read(entry->data, elements, entry->dtype);
+    td_status status = td_safetensors_put(out, i, 0, elements, entry->bytes);
+    free(elements);
     return status;
 }
 
-td_status td_safetensors_write(const char *path, const td_safetensors_entry *entries, int count,
-                               const td_metadata *metadata, int metadata_count)
+static td_status write_entries(const char *path, const td_safetensors_entry *entries, int count,
+                               const td_metadata *metadata, int metadata_count, bool tensors)
 {
     td_safetensors_out *out;
     TD_TRY(td_safetensors_plan(path, entries, count, metadata, metadata_count, &out));
     td_status status = TD_OK;
     for (int i = 0; i < count && status == TD_OK; i++) {
-        status = td_safetensors_put(out, i, 0, entries[i].data, entries[i].bytes);
+        const td_safetensors_entry *e = &entries[i];
+        status = tensors ? put_tensor(out, i, e) : td_safetensors_put(out, i, 0, e->data, e->bytes);
     }
     td_status finished = td_safetensors_finish(out, status == TD_OK);
     return status != TD_OK ? status : finished;
+}
+
+td_status td_safetensors_write(const char *path, const td_safetensors_entry *entries, int count,
+                               const td_metadata *metadata, int metadata_count)
+{
+    return write_entries(path, entries, count, metadata, metadata_count, false);
+}
+
+td_status td_safetensors_write_tensors(const char *path, const td_safetensors_entry *entries,
+                                       int count, const td_metadata *metadata, int metadata_count)
+{
+    return write_entries(path, entries, count, metadata, metadata_count, true);
 }

@@ -134,9 +134,8 @@ td_status td_records_check_gradients(const td_checkpoint_options *c)
         stages == NULL || !apart, TD_E_UNSUPPORTED,
         "td_checkpoint_save: what PowerSGD keeps cannot be saved from a pipeline's stages yet");
     TD_CHECK(!waits || (td_params_peers_of(params) == NULL && stages == NULL), TD_E_UNSUPPORTED,
-             "the model is in the middle of a gradient accumulation, and its ranks share "
-             "the optimizer's state: save it, or take its fingerprint, after "
-             "td_optim_step");
+             "the model is in the middle of a gradient accumulation, and its ranks share the "
+             "optimizer's state: save it, or take its fingerprint, after td_optim_step");
     return TD_OK;
 }
 

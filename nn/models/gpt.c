@@ -337,34 +337,36 @@ static const td_module_type gpt_type = { .name = "GPT",
 
 /* Embeddings and linear layers are drawn a second time, when all is built, and those that end a
  * residual branch a third time: their deviation falls with the number of branches. */
-static void gpt_draw(td_module *m, const char *path, void *user)
+static void gpt_draw(td_module *m)
 {
-    (void)path;
-    const td_gpt_options *scaled = user; /* NULL: the second time */
     for (int i = 0; i < m->tensor_count; i++) {
         td_tensor *t = m->tensors[i].tensor;
-        if (t->ndim == 2 && scaled == NULL) {
+        if (t->ndim == 2) {
             td_init_normal_(t, 0.02);
-        } else if (t->ndim == 2 && strcmp(m->name, "c_proj") == 0) {
-            td_init_normal_(t, 0.02 / sqrt(2.0 * (double)scaled->layers));
-        } else if (scaled == NULL && strcmp(m->tensors[i].name, "bias") == 0) {
+        } else if (strcmp(m->tensors[i].name, "bias") == 0) {
             td_fill_(t, 0.0);
         }
     }
 }
 
-static void gpt_init(td_module *m, td_gpt_options *o)
+static void gpt_init(td_module *gpt, const td_gpt_options *o)
 {
-    const gpt_state *s = m->state;
+    const gpt_state *s = gpt->state;
     const td_module *wte = ((const transformer_state *)s->transformer->state)->wte;
     if (!o->untied && !o->blank) { /* nanoGPT's head is drawn before it gets wte's weight */
         td_uniform_skip(td_default_generator(), o->vocabulary * o->width);
     }
-    td_module_each(m, gpt_draw, NULL);
+    for (td_module *m = gpt; m != NULL; m = td_module_next(gpt, m)) {
+        gpt_draw(m);
+    }
     if (!o->untied) {
         td_init_normal_(wte->tensors[0].tensor, 0.02);
     }
-    td_module_each(m, gpt_draw, o);
+    for (td_module *m = gpt; m != NULL; m = td_module_next(gpt, m)) {
+        if (strcmp(m->name, "c_proj") == 0) {
+            td_init_normal_(m->tensors[0].tensor, 0.02 / sqrt(2.0 * (double)o->layers));
+        }
+    }
 }
 
 td_module *td_gpt_at(td_gpt_options o, td_site at)
@@ -429,9 +431,9 @@ int64_t td_gpt_heads_here(const td_module *gpt, int64_t layer)
 
 /* ---- the family ---- */
 
-static td_module *gpt_make(int i, const td_model_options *options)
+static td_module *gpt_make(const void *preset, const td_model_options *options)
 {
-    (void)i; /* the name says it */
+    (void)preset; /* options->name has it, and more */
     td_gpt_options o;
     if (td_gpt_options_read(options->name, &o) != TD_OK) {
         return NULL;
@@ -442,6 +444,4 @@ static td_module *gpt_make(int i, const td_model_options *options)
     return td_gpt_at(o, TD_HERE);
 }
 
-const td_model_family td_gpt_family = { .count = TD_GPT_PRESETS,
-                                        .name = td_gpt_preset,
-                                        .make = gpt_make };
+const td_model_family td_gpt_family = { TD_PLANS(td_gpt_presets), gpt_make };

@@ -111,7 +111,6 @@ TD_END_C
 
 /* ---- what you call ---- */
 
-#define td_gpt(...) td_gpt_at((td_gpt_options){ .begin_ = 0, __VA_ARGS__ }, TD_HERE)
+#define td_gpt(...) TD_CALL(td_gpt, .begin_ = 0, __VA_ARGS__)
 
-#define td_gpt_generate(...)                                                                       \
-    td_gpt_generate_at((td_gpt_generate_options){ TD_OPT1(gpt, __VA_ARGS__) }, TD_HERE)
+#define td_gpt_generate(...) TD_CALL(td_gpt_generate, TD_OPT1(gpt, __VA_ARGS__))

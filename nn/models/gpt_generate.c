@@ -43,30 +43,29 @@ void td_gpt_cache_free(td_gpt_cache *cache, const td_module *gpt)
 
 /* ---- weights in bf16 ---- */
 
-static void gpt_hold(td_module *m, const char *path, void *user)
+static td_status gpt_hold(td_module *m)
 {
-    (void)path;
-    td_status *status = user;
-    for (int i = 0; i < m->tensor_count && *status == TD_OK; i++) {
+    for (int i = 0; i < m->tensor_count; i++) {
         td_tensor *t = m->tensors[i].tensor, *narrow;
         td_requires_grad(t, false);
         if (t->ndim != 2 || t->dtype != TD_F32 || strcmp(m->name, "wpe") == 0) {
             continue;
         }
         if ((narrow = td_clone_as(t, TD_BF16, td_device_of(t))) == NULL) {
-            *status = TD_E_NOMEM;
-            return;
+            return TD_E_NOMEM;
         }
         td_exchange_memory(t, narrow);
         td_free(narrow);
     }
+    return TD_OK;
 }
 
 td_status td_gpt_hold_bf16(td_module *gpt)
 {
-    td_status status = TD_OK;
-    td_module_each(gpt, gpt_hold, &status);
-    return status;
+    for (td_module *m = gpt; m != NULL; m = td_module_next(gpt, m)) {
+        TD_TRY(gpt_hold(m));
+    }
+    return TD_OK;
 }
 
 /* ---- ranks ---- */

@@ -32,7 +32,13 @@ td_status td_gpt_options_complete(td_gpt_options *o);
 /* Options from a text, "gpt2 layers=6 rope", and a complete set of options as a text. */
 td_status td_gpt_options_read(const char *text, td_gpt_options *o);
 void td_gpt_options_write(const td_gpt_options *o, char *text, size_t size);
-const char *td_gpt_preset(int i); /* the name */
 enum { TD_GPT_PRESETS = 6, TD_GPT_TEXT = 320 /* bytes of such a text */ };
+
+/* Sizes that have a name. */
+typedef struct td_gpt_preset {
+    const char *name;
+    td_gpt_options sizes;
+} td_gpt_preset;
+extern const td_gpt_preset td_gpt_presets[TD_GPT_PRESETS];
 
 bool td_is_gpt(const td_module *m);

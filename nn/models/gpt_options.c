@@ -7,31 +7,26 @@
 #include <stddef.h>
 #include <string.h>
 
-#define GPT_PRESET(name, v, c, l, h, w)                                                            \
+#define GPT_SIZES(v, c, l, h, w)                                                                   \
     {                                                                                              \
-        .preset = name, .vocabulary = v, .context = c, .layers = l, .heads = h, .width = w         \
+        .vocabulary = v, .context = c, .layers = l, .heads = h, .width = w                         \
     }
-static const td_gpt_options presets[TD_GPT_PRESETS] = {
-    GPT_PRESET("gpt-nano", 256, 64, 4, 4, 128),
-    GPT_PRESET("gpt-mini", 256, 256, 6, 6, 384),
-    GPT_PRESET("gpt2", 50257, 1024, 12, 12, 768),
-    GPT_PRESET("gpt2-medium", 50257, 1024, 24, 16, 1024),
-    GPT_PRESET("gpt2-large", 50257, 1024, 36, 20, 1280),
-    GPT_PRESET("gpt2-xl", 50257, 1024, 48, 25, 1600),
+const td_gpt_preset td_gpt_presets[TD_GPT_PRESETS] = {
+    { "gpt-nano", GPT_SIZES(256, 64, 4, 4, 128) },
+    { "gpt-mini", GPT_SIZES(256, 256, 6, 6, 384) },
+    { "gpt2", GPT_SIZES(50257, 1024, 12, 12, 768) },
+    { "gpt2-medium", GPT_SIZES(50257, 1024, 24, 16, 1024) },
+    { "gpt2-large", GPT_SIZES(50257, 1024, 36, 20, 1280) },
+    { "gpt2-xl", GPT_SIZES(50257, 1024, 48, 25, 1600) },
 };
-
-const char *td_gpt_preset(int i)
-{
-    return presets[i].preset;
-}
 
 static td_status gpt_find_preset(const char *name, size_t length, const td_gpt_options **found)
 {
     const char *names[TD_GPT_PRESETS];
     for (int i = 0; i < TD_GPT_PRESETS; i++) {
-        names[i] = presets[i].preset;
+        names[i] = td_gpt_presets[i].name;
         if (strlen(names[i]) == length && strncmp(name, names[i], length) == 0) {
-            *found = &presets[i];
+            *found = &td_gpt_presets[i].sizes;
             return TD_OK;
         }
     }
@@ -73,7 +68,7 @@ static void gpt_default(int64_t *size, int64_t usual)
 
 td_status td_gpt_options_complete(td_gpt_options *o)
 {
-    const td_gpt_options *p = &presets[0];
+    const td_gpt_options *p = &td_gpt_presets[0].sizes;
     if (o->preset != NULL) {
         TD_TRY(gpt_find_preset(o->preset, strlen(o->preset), &p));
     }
@@ -167,7 +162,7 @@ void td_gpt_options_write(const td_gpt_options *o, char *text, size_t size)
 {
     td_gpt_options usual = { .swiglu = o->swiglu };
     (void)td_gpt_options_complete(&usual); /* it has a preset's sizes */
-    size_t used = (size_t)snprintf(text, size, "%s", presets[0].preset);
+    size_t used = (size_t)snprintf(text, size, "%s", td_gpt_presets[0].name);
     for (int i = 0; i < GPT_FIELDS && used < size; i++) {
         const struct gpt_field *f = &fields[i];
         const void *at = (const char *)o + f->place, *other = (const char *)&usual + f->place;

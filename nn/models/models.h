@@ -6,14 +6,18 @@
 
 /* ---- families ---- */
 
-/* Models that differ by a table's row. */
+/* Models that differ by a plan, a row of a table: `count` plans of `size` bytes, each of which
+ * begins with the model's name. */
 typedef struct td_model_family {
+    const void *plans;
+    size_t size;
     int count;
-    const char *(*name)(int i);
-    td_module *(*make)(int i,
-                       const td_model_options *options); /* options are checked, classes set */
+    /* options are checked, classes set */
+    td_module *(*make)(const void *plan, const td_model_options *options);
     bool stems; /* has each td_stem, not ImageNet's alone */
 } td_model_family;
+#define TD_PLANS(TABLE)                                                                            \
+    .plans = (TABLE), .size = sizeof *(TABLE), .count = sizeof(TABLE) / sizeof *(TABLE)
 
 extern const td_model_family td_resnet_family, td_densenet_family, td_efficientnet_family,
     td_regnet_family, td_botnet_family, td_gpt_family;
@@ -31,7 +35,8 @@ typedef struct td_resnet_plan {
     /* The fourth layer, if it is not like the others. */
     td_module *(*last_layer)(int64_t in, int64_t out, int blocks, const td_model_options *options);
 } td_resnet_plan;
-td_module *td_resnet_build(const td_resnet_plan *plan, const td_model_options *options);
+/* A family's make, with a td_resnet_plan. */
+td_module *td_resnet_build(const void *resnet_plan, const td_model_options *options);
 
 /* ---- blocks ---- */
 

@@ -18,11 +18,21 @@ static const struct {
     { "regnety_320", "regnet_y_32gf" },
 };
 
+static const void *plan_of(const td_model_family *family, int i)
+{
+    return (const char *)family->plans + (size_t)i * family->size;
+}
+
+static const char *name_of(const void *plan)
+{
+    return *(const char *const *)plan;
+}
+
 const char *td_model_name(int i)
 {
     for (int f = 0; f < FAMILIES && i >= 0; f++) {
         if (i < families[f]->count) {
-            return families[f]->name(i);
+            return name_of(plan_of(families[f], i));
         }
         i -= families[f]->count;
     }
@@ -60,8 +70,7 @@ static td_status check_options(const char *name, const td_model_options *o, bool
     TD_CHECK(o->dropout >= 0.0 && o->dropout < 1.0 && o->stochastic_depth >= 0.0 &&
                  o->stochastic_depth < 1.0,
              TD_E_ARG,
-             "%s: dropout %g, stochastic depth %g: probabilities are in [0, 1); TD_ZERO "
-             "is none",
+             "%s: dropout %g, stochastic depth %g: probabilities are in [0, 1); TD_ZERO is none",
              name, o->dropout, o->stochastic_depth);
     TD_CHECK(!imagenet_only || o->stem == TD_STEM_IMAGENET, TD_E_ARG,
              "%s has no stem for small images; ResNets have", name);
@@ -69,9 +78,8 @@ static td_status check_options(const char *name, const td_model_options *o, bool
 }
 
 /* Options may follow a GPT's name. */
-static bool is_called(const td_model_family *family, int i, const char *name)
+static bool is_called(const td_model_family *family, const char *own, const char *name)
 {
-    const char *own = family->name(i);
     size_t length = family == &td_gpt_family ? strcspn(name, " ") : strlen(name);
     return strlen(own) == length && strncmp(own, name, length) == 0;
 }
@@ -82,20 +90,21 @@ td_module *td_model_at(td_model_options o, td_site at)
     const char *name = registry_own_name(o.name);
     for (int f = 0; f < FAMILIES; f++) {
         for (int i = 0; i < families[f]->count; i++) {
-            if (!is_called(families[f], i, name)) {
+            const void *plan = plan_of(families[f], i);
+            if (!is_called(families[f], name_of(plan), name)) {
                 continue;
             }
             if (check_options(name, &o, !families[f]->stems) != TD_OK) {
                 return NULL;
             }
             if (families[f] == &td_gpt_family) { /* it sets its record itself */
-                return families[f]->make(i, &o);
+                return families[f]->make(plan, &o);
             }
             o.classes = o.classes != 0 ? o.classes : 1000;
             bool blank = td_init_blank(o.blank);
-            td_module *m = families[f]->make(i, &o);
+            td_module *m = families[f]->make(plan, &o);
             td_init_blank(blank);
-            return td_model_set_record(m, (td_model_record){ .arch = families[f]->name(i),
+            return td_model_set_record(m, (td_model_record){ .arch = name_of(plan),
                                                              .classes = o.classes,
                                                              .stem = o.stem,
                                                              .image_size = o.image_size });

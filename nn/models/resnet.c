@@ -173,18 +173,20 @@ static td_module *resnet_make_layer(const td_resnet_plan *plan, int index, int64
 }
 
 /* Convolutions are drawn a second time, when all is built, in the order of the modules. */
-static void init_convolution(td_module *m, const char *path, void *user)
+static void init_convolutions(td_module *net)
 {
-    (void)path, (void)user;
-    for (int i = 0; i < m->tensor_count; i++) {
-        if (m->tensors[i].tensor->ndim == 4) {
-            td_init_kaiming_normal_fan_out_(m->tensors[i].tensor);
+    for (td_module *m = net; m != NULL; m = td_module_next(net, m)) {
+        for (int i = 0; i < m->tensor_count; i++) {
+            if (m->tensors[i].tensor->ndim == 4) {
+                td_init_kaiming_normal_fan_out_(m->tensors[i].tensor);
+            }
         }
     }
 }
 
-td_module *td_resnet_build(const td_resnet_plan *plan, const td_model_options *options)
+td_module *td_resnet_build(const void *resnet_plan, const td_model_options *options)
 {
+    const td_resnet_plan *plan = resnet_plan;
     td_module *m = td_module_new(&resnet_type, sizeof(resnet_state));
     resnet_state s = { 0 };
     bool imagenet = options->stem == TD_STEM_IMAGENET;
@@ -206,7 +208,7 @@ td_module *td_resnet_build(const td_resnet_plan *plan, const td_model_options *o
     s.avgpool = td_module_add(m, "avgpool", td_nn_global_avg_pool2d());
     s.fc = td_module_add(m, "fc", td_nn_linear(in, options->classes));
     m = td_module_finish_with(m, &s);
-    td_module_each(m, init_convolution, NULL);
+    init_convolutions(m);
     return m;
 }
 
@@ -224,15 +226,4 @@ static const td_resnet_plan plans[] = {
     { "wide_resnet101_2", true, { 3, 4, 23, 3 }, 1, 128, NULL },
 };
 
-static const char *resnet_name(int i)
-{
-    return plans[i].name;
-}
-
-static td_module *resnet_make(int i, const td_model_options *options)
-{
-    return td_resnet_build(&plans[i], options);
-}
-
-const td_model_family td_resnet_family = { sizeof plans / sizeof *plans, resnet_name, resnet_make,
-                                           .stems = true };
+const td_model_family td_resnet_family = { TD_PLANS(plans), td_resnet_build, .stems = true };

@@ -125,11 +125,10 @@ static void check(const td_onnx_options *o, td_site at)
                o->model->type->name);
     if (export_count_of(o) == 2) {
         check_input(o->shape2, o->example2, "second input's shape", at);
-        TD_REQUIRE(
-            !o->dynamic_batch || o->shape2.dim[0] == o->shape.dim[0], at,
-            "td_onnx_export: the inputs %s and %s have different batch sizes: export without "
-            "dynamic_batch",
-            td_describe_shape(o->shape), td_describe_shape(o->shape2));
+        TD_REQUIRE(!o->dynamic_batch || o->shape2.dim[0] == o->shape.dim[0], at,
+                   "td_onnx_export: the inputs %s and %s have different batch sizes: export "
+                   "without dynamic_batch",
+                   td_describe_shape(o->shape), td_describe_shape(o->shape2));
     }
 }
 

@@ -195,10 +195,10 @@ const char *td_onnx_shape_name(td_onnx_graph *graph, const td_onnx_value *value)
     }
     for (int d = 0; d < t->ndim; d++) {
         if (value->follows[d] && t->shape[d] % graph->batch != 0) {
-            td_onnx_refuse(graph,
-                           "makes %s: size %d is no multiple of the batch size: export without "
-                           "dynamic_batch",
-                           td_describe(t), d);
+            td_onnx_refuse(
+                graph,
+                "makes %s: size %d is no multiple of the batch size: export without dynamic_batch",
+                td_describe(t), d);
         }
         parts[d] = value->follows[d] ? batch_times(graph, t->shape[d] / graph->batch)
                                      : td_onnx_integers(graph, &t->shape[d], 1);
@@ -223,10 +223,10 @@ static const char *repeated(td_onnx_graph *graph, const td_onnx_value *v)
         one.shape[d] = v->follows[d] ? 1 : one.shape[d];
     }
     if (!same_elements(&v->tensor, td_expand_at(&one, td_shape_of(&v->tensor), TD_HERE))) {
-        td_onnx_refuse(graph,
-                       "uses a constant %s that depends on the batch size: export without "
-                       "dynamic_batch",
-                       td_describe(&v->tensor));
+        td_onnx_refuse(
+            graph,
+            "uses a constant %s that depends on the batch size: export without dynamic_batch",
+            td_describe(&v->tensor));
     }
     void *data = td_step_bytes(td_tensor_bytes(&one));
     td_read(&one, data, one.dtype);
@@ -359,13 +359,9 @@ static td_status write_content(FILE *file, const content *c)
 static td_status write_file(const content *c, const char *path, int64_t bytes)
 {
     char *temporary;
-    FILE *file = td_temporary_file(path, &temporary);
-    if (file == NULL) {
-        return td_temporary_failed(path, bytes, "creating a file beside it");
-    }
-    td_status status = write_content(file, c);
-    td_status ended = td_temporary_end(file, temporary, path, bytes, status == TD_OK);
-    return status == TD_OK ? ended : status;
+    FILE *file;
+    TD_TRY(td_temporary_begin(path, bytes, &file, &temporary));
+    return td_temporary_end(file, temporary, path, bytes, write_content(file, c));
 }
 
 /* What the model says of itself. */
@@ -419,8 +415,7 @@ td_status td_onnx_graph_save(td_onnx_graph *graph, const td_onnx_options *option
     td_proto_length(&c.head, MODEL_GRAPH, length);
     td_proto_bytes(&c.head, inside.bytes, inside.count);
     TD_CHECK(length <= INT32_MAX - c.head.count, TD_E_UNSUPPORTED,
-             "'%s' would have %s; an ONNX file has at most 2 GiB: export parts of "
-             "the model",
+             "'%s' would have %s; an ONNX file has at most 2 GiB: export parts of the model",
              options->path, td_describe_bytes(length));
     return write_file(&c, options->path, (int64_t)(c.head.count + length));
 }

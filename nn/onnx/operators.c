@@ -4,7 +4,6 @@
 #include "autograd/ops/params.h"
 #include "tensor/extend.h"
 
-#include <math.h>
 #include <string.h>
 
 enum { BOOLEAN = 9 }; /* ONNX's dtype, which is u8 here */

@@ -108,10 +108,9 @@ double td_schedule_lr(const td_schedule *schedule, double position);
 
 /* ---- what you call ---- */
 
-#define td_sgd(...) td_sgd_at((td_sgd_options){ TD_OPT1(params, __VA_ARGS__) }, TD_HERE)
-#define td_adam(...) td_adam_at((td_adam_options){ TD_OPT1(params, __VA_ARGS__) }, TD_HERE)
+#define td_sgd(...) TD_CALL(td_sgd, TD_OPT1(params, __VA_ARGS__))
+#define td_adam(...) TD_CALL(td_adam, TD_OPT1(params, __VA_ARGS__))
 #define td_adamw(...) td_adamw_at((td_adam_options){ TD_OPT1(params, __VA_ARGS__) }, TD_HERE)
-#define td_optim_set(...)                                                                          \
-    td_optim_set_at((td_optim_set_options){ TD_OPT2(optim, group, __VA_ARGS__) }, TD_HERE)
+#define td_optim_set(...) TD_CALL(td_optim_set, TD_OPT2(optim, group, __VA_ARGS__))
 
 TD_END_C

@@ -7,6 +7,7 @@
 #include "tensor/storage.h"
 #include "autograd/hooks.h"
 #include "tensor/extend.h"
+#include "tensor/system/list.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -245,13 +246,12 @@ size_t td_optim_state_bytes(const td_optim *optim)
 int td_optim_group(td_optim *optim, bool (*belongs)(const td_param *param, void *user), void *user,
                    double lr_scale, double weight_decay)
 {
-    size_t count = (size_t)optim->group_count + 1;
-    td_optim_group_settings *groups = realloc(optim->groups, count * sizeof *groups);
-    TD_CHECK(groups != NULL, TD_E_NOMEM, "no memory for one more parameter group");
-    optim->groups = groups;
-    groups[optim->group_count] = groups[0];
-    groups[optim->group_count].lr_scale = lr_scale;
-    groups[optim->group_count].weight_decay = weight_decay;
+    TD_CHECK(td_grow(&optim->groups, optim->group_count, sizeof *optim->groups), TD_E_NOMEM,
+             "no memory for one more parameter group");
+    td_optim_group_settings *group = &optim->groups[optim->group_count];
+    *group = optim->groups[0];
+    group->lr_scale = lr_scale;
+    group->weight_decay = weight_decay;
     for (int i = 0; i < td_params_count(optim->params); i++) {
         if (belongs(td_params_get(optim->params, i), user)) {
             optim->group_of[i] = optim->group_count;

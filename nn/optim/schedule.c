@@ -7,11 +7,10 @@
 /* From where a cosine or a line begins to the total, where it ends. */
 static double length_of(const td_schedule *s, double begin)
 {
-    TD_REQUIRE(
-        s->total > begin, TD_HERE,
-        "td_schedule_lr: total is %g; give the position where the cosine or line ends, which "
-        "is greater than where it begins (%g)",
-        s->total, begin);
+    TD_REQUIRE(s->total > begin, TD_HERE,
+               "td_schedule_lr: total is %g; give the position where the cosine or line ends, "
+               "which is greater than where it begins (%g)",
+               s->total, begin);
     return s->total - begin;
 }
 
@@ -72,9 +71,7 @@ static double main_lr(const td_schedule *s, double position)
         break;
     case TD_SCHEDULE_STEP:
         TD_REQUIRE(s->step_size > 0.0, TD_HERE,
-                   "td_schedule_lr: step_size is %g; give the length "
-                   "of a step",
-                   s->step_size);
+                   "td_schedule_lr: step_size is %g; give the length of a step", s->step_size);
         return s->base_lr * pow(gamma, floor((position - begin) / s->step_size));
     case TD_SCHEDULE_MULTI_STEP:
         TD_REQUIRE(s->milestone_count >= 0 && s->milestone_count <= 16, TD_HERE,

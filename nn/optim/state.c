@@ -1,6 +1,5 @@
 /* An optimizer's state of one parameter as numbers: this rank's window of it, packed or not. */
 #include "nn/params.h"
-#include "tensor/extend.h"
 #include "tensor/kernels/packed.h"
 
 #include <stdlib.h>

@@ -17,11 +17,6 @@ void td_module_set_slicing(td_module *model, td_slicing *slicing)
     }
 }
 
-const td_slicing *td_module_slicing(const td_module *model)
-{
-    return td_node_of(model)->slicing;
-}
-
 const td_cut *td_cut_of(const td_slicing *slicing, const td_tensor *parameter)
 {
     for (int i = 0; slicing != NULL && i < slicing->count; i++) {

@@ -49,8 +49,6 @@ struct td_slicing {
 
 /* Tells a model's checkpoints and optimizers; `slicing` stays the caller's. NULL: no slices. */
 void td_module_set_slicing(td_module *model, td_slicing *slicing);
-/* NULL: the model has no slices. */
-const td_slicing *td_module_slicing(const td_module *model);
 /* The cut of a parameter; NULL: every rank has all of it. slicing NULL: NULL. */
 const td_cut *td_cut_of(const td_slicing *slicing, const td_tensor *parameter);
 

@@ -141,12 +141,11 @@ static td_status find_data(const DLTensor *from, td_dtype dtype, td_shape shape,
                             !__builtin_add_overflow(begin, (size_t)span * size, &end) &&
                             begin % size == 0;
     *data = none || !valid ? NULL : (char *)from->data + from->byte_offset;
-    return valid ? TD_OK
-                 : td_fail(TD_E_ARG,
-                           "td_from_dlpack: the data of %s%s are at %p + %llu, which is no address "
-                           "of them",
-                           td_dtype_name(dtype), td_describe_shape(shape), from->data,
-                           (unsigned long long)from->byte_offset);
+    TD_CHECK(valid, TD_E_ARG,
+             "td_from_dlpack: the data of %s%s are at %p + %llu, which is no address of them",
+             td_dtype_name(dtype), td_describe_shape(shape), from->data,
+             (unsigned long long)from->byte_offset);
+    return TD_OK;
 }
 
 /* Takes the structure over. NULL: memory is short. */

@@ -12,16 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A growing list; items are plain values. */
-typedef struct list {
-    void *items;
-    int count;
-    size_t capacity;
-} list;
-
 /* One step: its kernels and its blocks. */
 typedef struct recording {
-    list ops, blocks; /* td_memory_op, td_memory_block */
+    td_memory_op *ops;
+    td_memory_block *blocks;
+    int op_count, block_count;
     bool backward;
     size_t in_use, peak; /* bytes */
     int peak_op;
@@ -35,22 +30,10 @@ static struct {
     bool inside; /* of a kernel */
 } plan;
 
-static void *append(list *l, size_t size)
+static void make_room(void *items, int count, size_t size)
 {
-    void *items = td_list_room(l->items, (size_t)l->count, &l->capacity, size);
-    TD_REQUIRE(items != NULL, TD_NOWHERE, "no memory to record the plan of a step's memory");
-    l->items = items;
-    return (char *)l->items + (size_t)l->count++ * size;
-}
-
-static td_memory_op *ops_of(const recording *r)
-{
-    return r->ops.items;
-}
-
-static td_memory_block *blocks_of(const recording *r)
-{
-    return r->blocks.items;
+    TD_REQUIRE(td_grow(items, count, size), TD_NOWHERE,
+               "no memory to record the plan of a step's memory");
 }
 
 /* ---- watching ---- */
@@ -68,10 +51,12 @@ static void op_begins(const td_watched_call *call, void *user)
     if (!is_mine()) {
         return;
     }
-    td_memory_op *op = append(&plan.running.ops, sizeof *op);
+    recording *r = &plan.running;
+    make_room(&r->ops, r->op_count, sizeof *r->ops);
+    td_memory_op *op = &r->ops[r->op_count++];
     *op = (td_memory_op){ .kernel = call->kernel, .backward = call->backward };
     snprintf(op->module, sizeof op->module, "%s", call->module != NULL ? call->module : "");
-    plan.running.backward |= call->backward;
+    r->backward |= call->backward;
     plan.inside = true;
 }
 
@@ -92,10 +77,11 @@ static void block_taken(const void *arena, td_device device, size_t offset, size
         return;
     }
     plan.arena = arena;
-    td_memory_block *b = append(&plan.running.blocks, sizeof *b);
-    *b = (td_memory_block){ offset, bytes, plan.running.ops.count - (plan.inside ? 1 : 0),
-                            STILL_TAKEN, plan.inside ? TD_BLOCK_SCRATCH : TD_BLOCK_FORWARD };
     recording *r = &plan.running;
+    make_room(&r->blocks, r->block_count, sizeof *r->blocks);
+    td_memory_block *b = &r->blocks[r->block_count++];
+    *b = (td_memory_block){ offset, bytes, r->op_count - (plan.inside ? 1 : 0), STILL_TAKEN,
+                            plan.inside ? TD_BLOCK_SCRATCH : TD_BLOCK_FORWARD };
     r->in_use += bytes;
     if (r->in_use > r->peak) {
         r->peak = r->in_use;
@@ -109,12 +95,11 @@ static void block_given(const void *arena, size_t offset, void *user)
     if (!is_mine() || plan.arena != arena) {
         return;
     }
-    td_memory_block *blocks = blocks_of(&plan.running);
-    for (int i = plan.running.blocks.count - 1; i >= 0; i--) {
-        if (blocks[i].offset == offset && blocks[i].to == STILL_TAKEN) {
-            int last = plan.running.ops.count - 1;
-            blocks[i].to = last > blocks[i].from ? last : blocks[i].from;
-            plan.running.in_use -= blocks[i].bytes;
+    recording *r = &plan.running;
+    for (td_memory_block *b = r->blocks + r->block_count; b-- > r->blocks;) {
+        if (b->offset == offset && b->to == STILL_TAKEN) {
+            b->to = r->op_count - 1 > b->from ? r->op_count - 1 : b->from;
+            r->in_use -= b->bytes;
             return;
         }
     }
@@ -123,14 +108,13 @@ static void block_given(const void *arena, size_t offset, void *user)
 /* What was not given back lives to the end. */
 static void memory_plan_finish(recording *r)
 {
-    td_memory_block *blocks = blocks_of(r);
-    int last = r->ops.count - 1;
+    int last = r->op_count - 1;
     r->peak_op = r->peak_op < last ? r->peak_op : last;
-    for (int i = 0; i < r->blocks.count; i++) {
-        td_memory_block *b = &blocks[i];
+    for (int i = 0; i < r->block_count; i++) {
+        td_memory_block *b = &r->blocks[i];
         b->from = b->from < last ? b->from : last;
         b->to = b->to == STILL_TAKEN || b->to > last ? last : b->to;
-        if (b->kind != TD_BLOCK_SCRATCH && ops_of(r)[b->from].backward) {
+        if (b->kind != TD_BLOCK_SCRATCH && r->ops[b->from].backward) {
             b->kind = TD_BLOCK_BACKWARD;
         }
     }
@@ -144,14 +128,13 @@ static void memory_plan_step_ended(double begin, double end, void *user)
     }
     plan.inside = false; /* a fatal error may have left a kernel in the middle */
     recording *r = &plan.running;
-    if (r->ops.count > 0 && (r->backward || !plan.kept.backward)) {
+    if (r->op_count > 0 && (r->backward || !plan.kept.backward)) {
         memory_plan_finish(r);
         recording old = plan.kept;
         plan.kept = plan.running;
         plan.running = old;
     }
-    plan.running = (recording){ .ops = { r->ops.items, 0, r->ops.capacity },
-                                .blocks = { r->blocks.items, 0, r->blocks.capacity } };
+    plan.running = (recording){ .ops = r->ops, .blocks = r->blocks };
 }
 
 static td_watcher watcher = { .begins = op_begins, .returned = op_returned };
@@ -163,8 +146,8 @@ static td_step_observer observer = { .taken = block_taken,
 
 static void memory_plan_clear(recording *r)
 {
-    free(r->ops.items);
-    free(r->blocks.items);
+    free(r->ops);
+    free(r->blocks);
     *r = (recording){ .backward = false };
 }
 
@@ -196,14 +179,14 @@ void td_memory_plan_stop(void)
 td_memory_plan td_memory_plan_get(void)
 {
     const recording *r = &plan.kept;
-    td_memory_plan result = { .blocks = blocks_of(r),
-                              .block_count = r->blocks.count,
-                              .ops = ops_of(r),
-                              .op_count = r->ops.count,
+    td_memory_plan result = { .blocks = r->blocks,
+                              .block_count = r->block_count,
+                              .ops = r->ops,
+                              .op_count = r->op_count,
                               .peak = r->peak,
                               .peak_op = r->peak_op };
-    for (int i = 0; i < r->blocks.count; i++) {
-        const td_memory_block *b = &blocks_of(r)[i];
+    for (int i = 0; i < r->block_count; i++) {
+        const td_memory_block *b = &r->blocks[i];
         size_t end = b->offset + b->bytes;
         result.extent = end > result.extent ? end : result.extent;
     }
@@ -358,7 +341,6 @@ td_status td_memory_plan_draw(const char *path)
     fputs("</svg>\n", out);
     bool bad = ferror(out) != 0;
     bad |= fclose(out) != 0;
-    return bad ? td_fail(TD_E_IO, "the picture '%s' could not be written: %s", path,
-                         strerror(errno))
-               : TD_OK;
+    TD_CHECK(!bad, TD_E_IO, "the picture '%s' could not be written: %s", path, strerror(errno));
+    return TD_OK;
 }

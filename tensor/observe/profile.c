@@ -298,12 +298,11 @@ void td_profile_print(FILE *out, int most)
     double kernels = 0.0, least = 0.0;
     int64_t calls = 0;
     int shown = 0;
-    td_fprintf(
-        out,
-        "\nprofile: %lld steps in %.3f s, %.3f ms inside a step; limits: %.0f GFLOP/s f32, %.0f "
-        "f64, %.1f GB/s\n",
-        (long long)t.steps, t.seconds, per_step_ms(t.step_seconds, &t), 1e-9 * t.flops_f32,
-        1e-9 * t.flops_f64, 1e-9 * t.bytes_per_second);
+    td_fprintf(out,
+               "\nprofile: %lld steps in %.3f s, %.3f ms inside a step; limits: %.0f GFLOP/s f32, "
+               "%.0f f64, %.1f GB/s\n",
+               (long long)t.steps, t.seconds, per_step_ms(t.step_seconds, &t), 1e-9 * t.flops_f32,
+               1e-9 * t.flops_f64, 1e-9 * t.bytes_per_second);
     fprintf(out, "%-*s %-*s %-4s %8s %9s %7s %9s %8s %8s\n", KERNEL_WIDTH, "kernel", MODULE_WIDTH,
             "module", "pass", "calls", "ms/step", "time", "GFLOP/s", "GB/s", "of limit");
     print_rule(out);

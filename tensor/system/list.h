@@ -1,10 +1,24 @@
 /* Memory of lists that grow, and places in linked lists. */
 #pragma once
 
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdlib.h>
 
-/* The memory of a list of `count` items, `size` bytes each, with room for one more: when it is
- * full, it grows twofold. NULL: memory is short, and the list is as it was. */
+/* Makes room for one more item of `size` bytes in the array that *items, a pointer of any type,
+ * points to: arrays double when their count is a power of two. false: no memory, and the array is
+ * as it was. */
+bool td_grow(void *items, int64_t count, size_t size);
+/* Adds a copy of the text to an array of `count`; false: no memory. */
+bool td_add_text(char ***texts, int64_t count, const char *text);
+/* Frees such an array and its texts, of which some may be NULL. NULL is fine. */
+void td_free_texts(char **texts, int64_t count);
+/* Compares two of its texts, for qsort and bsearch. */
+int td_compare_texts(const void *a, const void *b);
+
+/* For a list that is filled again and again: the memory of `count` items, `size` bytes each, with
+ * room for one more; when it is full, it grows twofold. NULL: memory is short, and the list is as
+ * it was. */
 static inline void *td_list_room(void *items, size_t count, size_t *capacity, size_t size)
 {
     if (count < *capacity) {

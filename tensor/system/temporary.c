@@ -327,11 +327,18 @@ static const char *put_in_place(FILE *file, const char *name)
     return failed;
 }
 
-td_status td_temporary_end(FILE *file, char *name, const char *path, int64_t bytes, bool keep)
+td_status td_temporary_begin(const char *path, int64_t bytes, FILE **file, char **name)
 {
-    td_status status = TD_OK;
+    *file = td_temporary_file(path, name);
+    return *file != NULL ? TD_OK : td_temporary_failed(path, bytes, "creating a file beside it");
+}
+
+td_status td_temporary_end(FILE *file, char *name, const char *path, int64_t bytes,
+                           td_status written)
+{
+    td_status status = written;
     const char *failed = NULL;
-    if (!keep) {
+    if (written != TD_OK) {
         fclose(file);
     } else if ((failed = put_in_place(file, name)) != NULL) {
         status = td_temporary_failed(path, bytes, failed);
@@ -339,7 +346,7 @@ td_status td_temporary_end(FILE *file, char *name, const char *path, int64_t byt
         status = td_fail(TD_E_IO, "'%s' is saved, but syncing its folder failed: %s", path,
                          strerror(errno));
     }
-    if (name != NULL && (!keep || failed != NULL)) {
+    if (name != NULL && (written != TD_OK || failed != NULL)) {
         unlink(name);
     }
     free(name);

@@ -28,11 +28,15 @@
 int td_temporary_open(const char *path, char **name);
 FILE *td_temporary_file(const char *path, char **name); /* the same as a stream; NULL with errno */
 
-/* keep: syncs the file to the disk, closes it, renames it to its target, and syncs the folder,
- * which makes the renaming last. Otherwise closes and removes the file. Frees the name. TD_E_IO, as
- * from td_temporary_failed: the file is removed, and the target is unchanged unless syncing the
- * folder failed. */
-td_status td_temporary_end(FILE *file, char *name, const char *path, int64_t bytes, bool keep);
+/* The same with td_temporary_failed's status. bytes: of the whole file; 0: unknown. */
+td_status td_temporary_begin(const char *path, int64_t bytes, FILE **file, char **name);
+
+/* written TD_OK: syncs the file to the disk, closes it, renames it to its target, and syncs the
+ * folder, which makes the renaming last. Otherwise closes and removes the file, and returns
+ * `written`. Frees the name. TD_E_IO, as from td_temporary_failed: the file is removed, and the
+ * target is unchanged unless syncing the folder failed. */
+td_status td_temporary_end(FILE *file, char *name, const char *path, int64_t bytes,
+                           td_status written);
 
 /* Renames a closed file to its target, without syncing; false with errno. */
 bool td_temporary_rename(const char *name);

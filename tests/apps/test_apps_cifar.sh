@@ -103,7 +103,7 @@ fails "a test's loss that is no number" 1 "the test's loss is -?nan over 6 image
 test ! -e "$work/nan" && ! grep -q '== test' "$work/out"
 tap $? 'it is not printed, and no model is saved' "$work/out"
 "$app" --limit 6 --batch-size 4 --accumulate 2 --epochs 2 --test-every 1 --lr 10 --seed 0 --workers 0 >"$work/out" 2>&1
-says 'after an epoch it is told in words' "^== test: \[1/2\] \| the test's loss is -?nan over 6 images"
+says 'after an epoch it is a warning' "^warning: after epoch 1 of 2 the test's loss is -?nan over 6 images"
 # shellcheck disable=SC2086
 works 'the CIFAR stem, with its summary' "$app" --stem cifar --limit 32 --batch-size 16 --epochs 1 --summary
 says 'the summary' 'layer1\.0'

@@ -41,6 +41,14 @@ done <<'END'
 8 256 64 gpt-nano layers=6 width=256
 END
 
+# After one step the weights are so large that the test's loss is no number.
+wild=(--data text.txt --preset 'gpt-nano layers=1 heads=1 width=8 context=8' --epoch-steps 1 --batch-size 2 --lr 1e6
+    --min-lr 1e6 --warmup 0)
+fails 'training goes on to what ends it' 1 '^gpt: the loss is -?nan in epoch 2, step 1' "$gpt" "${wild[@]}" --epochs 2
+says 'the test was a warning' "^warning: after epoch 1 of 2 the test's loss is -?nan over [0-9]+ tokens: "
+fails 'after the last epoch it is an error' 1 "^gpt: the test's loss is -?nan over [0-9]+ tokens" \
+    "$gpt" "${wild[@]}" --epochs 1
+
 # ---- going on ----
 
 works 'a checkpoint in mid-epoch' "$gpt" "${few[@]}" --print-every 1 --save-every-steps 7 --save part.st

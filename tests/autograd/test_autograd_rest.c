@@ -28,10 +28,8 @@ typedef struct rest_net {
     int count, ready;
 } rest_net;
 
-static void list_leaves(td_module *m, const char *path, void *user)
+static void list_leaves(rest_net *n, const td_module *m)
 {
-    (void)path;
-    rest_net *n = user;
     for (int i = 0; i < m->tensor_count; i++) {
         if (!m->tensors[i].buffer) {
             n->leaves[n->count++] = m->tensors[i].tensor;
@@ -50,7 +48,7 @@ static rest_net *make_net(void)
     n->head = td_nn_linear(5, 1);
     td_module *all[] = { n->conv, n->bn, n->fc, n->head };
     for (int i = 0; i < 4; i++) {
-        td_module_each(all[i], list_leaves, n);
+        list_leaves(n, all[i]);
     }
     n->square = n->leaves[n->count++] = td_new(TD_SHAPE(5, 5), TD_F32, TD_CPU);
     td_normal_(n->square, 0.0, 1.0, td_default_generator());

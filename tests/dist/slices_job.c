@@ -1,6 +1,7 @@
 /* Small models and the plans that cut them. */
 #include "tests/dist/slices_job.h"
 
+#include "nn/internal.h"
 #include "nn/module.h"
 #include "nn/shared/slices.h"
 #include "tensor/extend.h"
@@ -187,7 +188,7 @@ double slices_step(slices_job *job)
 
 int64_t slices_weights(td_module *net, double *numbers)
 {
-    const td_slicing *slicing = td_module_slicing(net);
+    const td_slicing *slicing = td_node_of(net)->slicing;
     td_state_list list = td_module_state(net);
     int64_t at = 0;
     REQUIRE(list.count > 0);

@@ -95,10 +95,8 @@ void models_check_initial(const cJSON *row)
 }
 
 /* Weights that let every branch through: fresh ones are 1 and 0, or 0 at a block's end. */
-static void set_norm(td_module *m, const char *path, void *user)
+static void set_norm(const td_module *m, int *count)
 {
-    (void)path;
-    int *count = user;
     if (strcmp(m->type->name, "BatchNorm2d") != 0) {
         return;
     }
@@ -131,7 +129,9 @@ void models_check_numbers(const cJSON *row)
     td_module *net = models_make(name, SIDE);
     assert_int_equal(td_module_to(net, TD_CPU, TD_F64), TD_OK);
     int norms = 0;
-    td_module_each(net, set_norm, &norms);
+    for (const td_module *m = net; m != NULL; m = td_module_next(net, m)) {
+        set_norm(m, &norms);
+    }
     td_tensor *x = formula_pictures(BATCH, SIDE);
     td_tensor *y = td_arange(BATCH, TD_I64, TD_CPU);
     td_params *params = td_parameters(net);

@@ -93,10 +93,12 @@ static void test_resnet_sizes(void **state)
     assert_non_null(strstr(td_last_error(), "the nearest name is 'resnet18'"));
 }
 
-static void collect_path(td_module *m, const char *path, void *user)
+static void collect_paths(td_module *net, char *text)
 {
-    char *text = user;
-    sprintf(text + strlen(text), "[%s %s]", path, m->type->name);
+    text[0] = '\0';
+    for (const td_module *m = net; m != NULL; m = td_module_next(net, m)) {
+        sprintf(text + strlen(text), "[%s %s]", td_module_path(net, m), m->type->name);
+    }
 }
 
 static td_module *small_net(void)
@@ -106,17 +108,20 @@ static td_module *small_net(void)
                             td_nn_dropout(0.5), td_nn_linear(12, 4));
 }
 
-static void test_each(void **state)
+static void test_walk(void **state)
 {
     (void)state;
     td_module *net = small_net();
-    char text[512] = "";
-    td_module_each(net, collect_path, text);
+    char text[512];
+    collect_paths(net, text);
     assert_string_equal(text, "[ Sequential][0 Conv2d][1 Sequential][1.0 BatchNorm2d][1.1 ReLU]"
                               "[2 Flatten][3 Dropout][4 Linear]");
-    text[0] = '\0';
-    td_module_each(td_module_find(net, "1"), collect_path, text);
+    collect_paths(td_module_find(net, "1"), text);
     assert_string_equal(text, "[ Sequential][0 BatchNorm2d][1 ReLU]");
+    collect_paths(td_module_find(net, "1.1"), text);
+    assert_string_equal(text, "[ ReLU]");
+    collect_paths(NULL, text);
+    assert_string_equal(text, "");
     td_module_free(net);
 }
 
@@ -669,7 +674,7 @@ int main(void)
         cmocka_unit_test(test_version),
         cmocka_unit_test(test_resnet_names),
         cmocka_unit_test(test_resnet_sizes),
-        cmocka_unit_test(test_each),
+        cmocka_unit_test(test_walk),
         cmocka_unit_test_teardown(test_layers_shapes, end_step),
         cmocka_unit_test_teardown(test_embedding, end_step),
         cmocka_unit_test_teardown(test_sequential_fuses, end_step),

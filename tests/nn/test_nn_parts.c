@@ -46,9 +46,8 @@ typedef struct counted {
     int blocks, stages;
 } counted;
 
-static void compare(td_module *m, const char *path, void *user)
+static void compare(const td_module *m, const char *path, counted *c)
 {
-    counted *c = user;
     if (td_module_part_of(m) != part_by_name(m, path)) {
         fail_msg("'%s': part %d, its name says %d", path, (int)td_module_part_of(m),
                  (int)part_by_name(m, path));
@@ -62,7 +61,9 @@ static void check_model(td_module *net, const char *name)
     counted c = { 0 };
     assert_non_null(net);
     print_message("# %s\n", name);
-    td_module_each(net, compare, &c);
+    for (const td_module *m = net; m != NULL; m = td_module_next(net, m)) {
+        compare(m, td_module_path(net, m), &c);
+    }
     assert_true(c.blocks > 2 && c.stages > 0);
     assert_int_equal(td_model_recompute(net, TD_PART_BLOCK), c.blocks);
     assert_int_equal(td_model_recompute(net, TD_PART_STAGE), c.stages);

@@ -19,9 +19,8 @@
 
 typedef enum places { NOWHERE, STEM = 1, BLOCKS = 2, STAGES = 4, WHOLE = 8 } places;
 
-static void mark(td_module *m, const char *path, void *user)
+static void mark(td_module *m, const char *path, places where)
 {
-    places where = *(const places *)user;
     bool block = strncmp(path, "layer", 5) == 0 && strlen(path) == 8;
     bool stage = strncmp(path, "layer", 5) == 0 && strlen(path) == 6;
     td_recompute(m, (where & STEM && strcmp(path, "conv1") == 0) || (where & BLOCKS && block) ||
@@ -33,7 +32,9 @@ static uint64_t train(places where, int64_t batch, int64_t side, size_t *peak)
 {
     train_job job;
     train_job_open(&job, batch, side);
-    td_module_each(job.net, mark, &where);
+    for (td_module *m = job.net; m != NULL; m = td_module_next(job.net, m)) {
+        mark(m, td_module_path(job.net, m), where);
+    }
     for (int i = 0; i < 2; i++) {
         train_job_step(&job);
     }

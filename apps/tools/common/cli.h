@@ -99,6 +99,13 @@ int app_failed(const char *program);
 
 /* For values that do not go together: prints what is wrong, and leaves the program with code 64. */
 _Noreturn void cli_refuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* The same unless the condition holds: CLI_CHECK(count <= 2, "give two runs"). */
+#define CLI_CHECK(condition, ...)                                                                  \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            cli_refuse(__VA_ARGS__);                                                               \
+        }                                                                                          \
+    } while (0)
 
 /* Sets an option from text. false: it does not fit; `why` says why. */
 bool cli_set(const cli_option *option, const char *text, char *why, size_t size);

@@ -75,14 +75,13 @@ static void close_part(train_run *r)
 td_status train_check_evaluation(const train_run *r, const td_evaluation *e)
 {
     TD_CHECK(e->seen != 0, TD_E_ARG, "no %s was tested", r->task->tokens ? "token" : "image");
-    return isfinite(e->loss)
-               ? TD_OK
-               : td_fail(TD_E_ARG,
-                         "the test's loss is %g over %" PRId64
-                         " %s: weights or running statistics are so large, or so far from the "
-                         "data, that numbers overflow: try a lower %s, or larger batches; "
-                         "--debug-nan names the operation where it began",
-                         e->loss, e->seen, r->task->tokens ? "tokens" : "images", r->args.words.lr);
+    TD_CHECK(isfinite(e->loss), TD_E_ARG,
+             "the test's loss is %g over %" PRId64
+             " %s: weights or running statistics are so large, or so far from the "
+             "data, that numbers overflow: try a lower %s, or larger batches; "
+             "--debug-nan names the operation where it began",
+             e->loss, e->seen, r->task->tokens ? "tokens" : "images", r->args.words.lr);
+    return TD_OK;
 }
 
 td_status train_evaluate(train_run *r, int64_t batch_size, td_evaluation *e)
@@ -100,4 +99,22 @@ td_status train_evaluate(train_run *r, int64_t batch_size, td_evaluation *e)
     close_part(r);
     bool no_numbers = e->status == TD_E_ARG && !isfinite(e->loss); /* train_check_evaluation's */
     return no_numbers ? TD_OK : e->status;
+}
+
+td_status train_validate(train_run *r, int64_t batch_size, td_evaluation *e)
+{
+    TD_TRY(train_evaluate(r, batch_size, e));
+    if (r->stop) {
+        e->seen = 0;
+        return TD_OK;
+    }
+    TD_TRY(train_log_test(r, e));
+    td_status usable = train_check_evaluation(r, e);
+    if (usable != TD_OK && e->seen > 0 && r->state.epoch + 1 < r->args.epochs) {
+        progress_print(&r->progress, "warning: after epoch %" PRId64 " of %" PRId64 " %s",
+                       r->state.epoch + 1, r->args.epochs, td_last_error());
+        e->seen = 0;
+        return TD_OK;
+    }
+    return usable;
 }

@@ -20,10 +20,10 @@ static td_status read_limits(const char *text, td_profile_options *limits)
     char *comma, *end = NULL;
     double gflops = td_strtod(text, &comma),
            gbytes = *comma == ',' ? td_strtod(comma + 1, &end) : 0;
-    TD_CHECK(end != NULL && *end == '\0' && gflops > 0 && gbytes > 0, TD_E_ARG,
-             "--profile-limits '%s': give two numbers, as in 430,28: GFLOP/s in f32, and "
-             "GB/s of memory",
-             text);
+    TD_CHECK(
+        end != NULL && *end == '\0' && gflops > 0 && gbytes > 0, TD_E_ARG,
+        "--profile-limits '%s': give two numbers, as in 430,28: GFLOP/s in f32, and GB/s of memory",
+        text);
     limits->flops_f32 = 1e9 * gflops;
     limits->flops_f64 = 0.5e9 * gflops;
     limits->bytes = 1e9 * gbytes;
@@ -74,11 +74,10 @@ static td_status print_memory(const reports *r, td_module *net, const td_optim *
     }
     size_t step = td_step_memory(r->device).reserved, all = resident_bytes();
     size_t known = 2 * parameters + buffers + state + step;
-    printf(
-        "\nmemory: parameters %.1f MiB, gradients %.1f, optimizer %.1f, running statistics %.1f, "
-        "step %.1f, data and all else %.1f; in all %.1f MiB\n",
-        mib(parameters), mib(parameters), mib(state), mib(buffers), mib(step),
-        all > known ? mib(all - known) : 0.0, mib(all));
+    printf("\nmemory: parameters %.1f MiB, gradients %.1f, optimizer %.1f, running statistics "
+           "%.1f, step %.1f, data and all else %.1f; in all %.1f MiB\n",
+           mib(parameters), mib(parameters), mib(state), mib(buffers), mib(step),
+           all > known ? mib(all - known) : 0.0, mib(all));
     return r->picture != NULL ? td_memory_plan_draw(r->picture) : TD_OK;
 }
 

@@ -239,6 +239,10 @@ td_status train_log_test(const train_run *r, const td_evaluation *e);
 td_status train_evaluate(train_run *r, int64_t batch_size, td_evaluation *result);
 /* TD_E_ARG unless the numbers are those of at least one target, and finite. */
 td_status train_check_evaluation(const train_run *r, const td_evaluation *e);
+/* The test after an epoch, for a task's validate: evaluated and logged. Training may recover from
+ * numbers that are not finite: unless this epoch is the last one, a warning is printed and training
+ * goes on. result->seen is 0 then, and where the run is to stop: there is nothing to go by. */
+td_status train_validate(train_run *r, int64_t batch_size, td_evaluation *result);
 /* The task's measure or, if it has none, a classifier's. user: the train_run. */
 td_tensor *train_measure(td_module *net, const td_batch *batch, td_tensor **sums, void *user);
 

@@ -32,18 +32,18 @@ void train_args_machine_options(train_args *args)
         cli_flag("summary", &args->summary, "Print the model's layers first"),
         cli_flag("quiet", &args->quiet,
                  "Print no lines of steps and epochs; results and errors stay"),
-        cli_flag("debug-nan", &args->compute.debug_nan,
-                 "Check every operation for NaN and infinity, and name the first that makes one "
-                 "(slow)"),
+        cli_flag(
+            "debug-nan", &args->compute.debug_nan,
+            "Check every operation for NaN and infinity, and name the first that makes one (slow)"),
         cli_flag("profile", &args->reports.profile,
                  "Print at the end (and on Ctrl-C) where the time went, by kernel and module"),
         cli_text("profile-limits", "G,B", &args->reports.limits,
                  "What --profile calls 100 %: GFLOP/s and GB/s; otherwise measured at the start"),
         cli_text("profile-kernels", "FILE", &args->reports.kernels,
                  "--profile, and write what kernels cost, for tdrun --sim --kernels FILE"),
-        cli_flag("memory", &args->reports.memory,
-                 "Print at the end what memory is for: the plan of a step, its peak, and what "
-                 "stays"),
+        cli_flag(
+            "memory", &args->reports.memory,
+            "Print at the end what memory is for: the plan of a step, its peak, and what stays"),
         cli_text("memory-picture", "FILE", &args->reports.picture,
                  "The same, and draw the plan (SVG)"),
         { 0 }
@@ -85,27 +85,25 @@ void train_args_rank_options(train_args *args)
                  "weights are those of none, bit for bit",
                  .choices = "none|optimizer|gradients|parameters", .resume = CLI_RESTORE,
                  .unwritten = "none"),
-        cli_text(
-            "offload", "PLACE", &args->ranks.offload,
-            "With --shard parameters: keep this process's part in files in a folder, of which "
-            "the system holds in memory what fits; or, with a GPU, in the host's memory (cpu): "
-            "for models larger than memory"),
+        cli_text("offload", "PLACE", &args->ranks.offload,
+                 "With --shard parameters: keep this process's part in files in a folder, of which "
+                 "the system holds in memory what fits; or, with a GPU, in the host's memory "
+                 "(cpu): for models larger than memory"),
         cli_text("wire", "DTYPE", &args->ranks.wire,
                  "With --shard parameters: bf16 sends matrices as bf16, half the bytes; with "
                  "--precision bf16 the weights stay the same, bit for bit",
                  .choices = "none|bf16", .resume = CLI_RESTORE, .unwritten = "none"),
         cli_int(
             "leaves", &args->ranks.leaves, 0, TD_LEAVES_MOST,
-            "Cut a step into N leaves, each with a batch of its own: the weights are the same, "
-            "bit for bit, on 1 to N processes; 0: one for each process, which rounds in its own "
-            "way",
+            "Cut a step into N leaves, each with a batch of its own: the weights are the same, bit "
+            "for bit, on 1 to N processes; 0: one for each process, which rounds in its own way",
             .resume = CLI_RESTORE, .unwritten = "0"),
-        cli_text("mesh", "DIM=N,...", &args->ranks.mesh,
-                 "How the processes are arranged: dp=4; rep=2,dp=2 (with --shard: two replicas, "
-                 "each cut into two); gpt: pp=2,dp=2,tp=2 (two stages, with matrices in two "
-                 "slices, of a model); *: what is left. Without: TANDEM_MESH, which tdrun --mesh "
-                 "sets",
-                 .choices = "DIM=N,... with pp, rep, dp, tp", .fits = train_mesh_fits),
+        cli_text(
+            "mesh", "DIM=N,...", &args->ranks.mesh,
+            "How the processes are arranged: dp=4; rep=2,dp=2 (with --shard: two replicas, each "
+            "cut into two); gpt: pp=2,dp=2,tp=2 (two stages, with matrices in two slices, of a "
+            "model); *: what is left. Without: TANDEM_MESH, which tdrun --mesh sets",
+            .choices = "DIM=N,... with pp, rep, dp, tp", .fits = train_mesh_fits),
         { 0 }
     };
     train_args_add(args, table);

@@ -49,8 +49,7 @@ td_status train_report_begin(train_run *r)
                                        "made of goes into its folder");
     }
     TD_CHECK(f->trace == NULL, TD_E_ARG,
-             "--report writes a trace itself, into --log-dir: give one of "
-             "--report and --trace");
+             "--report writes a trace itself, into --log-dir: give one of --report and --trace");
     if (f->log_dir == NULL) { /* "out.html": "out". Others get an ending: no file is a folder */
         size_t size = strlen(f->report);
         bool html = size > 5 && strcmp(f->report + size - 5, ".html") == 0;

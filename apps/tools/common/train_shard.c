@@ -21,12 +21,11 @@ td_status train_mesh(train_run *r)
     }
     TD_TRY(td_mesh_new(r->args.ranks.mesh, &r->ranks.mesh));
     int pp = td_mesh_size(r->ranks.mesh, "pp"), tp = td_mesh_size(r->ranks.mesh, "tp");
-    return pp * tp == 1 || r->task->cuts
-               ? TD_OK
-               : td_fail(TD_E_UNSUPPORTED,
-                         "the mesh has pp=%d and tp=%d, and %s neither cuts its model into "
-                         "stages nor its tensors into slices: use rep and dp",
-                         pp, tp, r->app);
+    TD_CHECK(pp * tp == 1 || r->task->cuts, TD_E_UNSUPPORTED,
+             "the mesh has pp=%d and tp=%d, and %s neither cuts its model into "
+             "stages nor its tensors into slices: use rep and dp",
+             pp, tp, r->app);
+    return TD_OK;
 }
 
 bool train_defers(const train_run *r)
@@ -48,12 +47,11 @@ td_status train_set_shard(train_run *r)
     bool narrow = r->args.ranks.wire != NULL && strcmp(r->args.ranks.wire, "none") != 0;
     r->ranks.zero.wire = narrow ? r->args.ranks.wire : NULL;
     bool shards = td_dist_is_initialized() && r->ranks.zero.stage == TD_SHARD_PARAMETERS;
-    return shards || (!narrow && r->args.ranks.offload == NULL)
-               ? TD_OK
-               : td_fail(TD_E_ARG,
-                         "--%s is for processes with --shard parameters; one is enough (tdrun "
-                         "--nproc-per-node 1)",
-                         narrow ? "wire" : "offload");
+    TD_CHECK(shards || (!narrow && r->args.ranks.offload == NULL), TD_E_ARG,
+             "--%s is for processes with --shard parameters; one is enough (tdrun "
+             "--nproc-per-node 1)",
+             narrow ? "wire" : "offload");
+    return TD_OK;
 }
 
 bool train_shards(const train_run *r)

@@ -8,15 +8,6 @@ static bool gpt_adapts(const gpt_run *g)
     return g->lora.rank > 0 || g->lora.adapter != NULL;
 }
 
-static void gpt_count_trained(td_module *m, const char *path, void *user)
-{
-    (void)path;
-    for (int i = 0; i < m->tensor_count; i++) {
-        const td_tensor *t = m->tensors[i].tensor;
-        *(int64_t *)user += td_is_leaf(t) ? td_numel(t) : 0;
-    }
-}
-
 td_status gpt_adapt(gpt_run *g, td_module *gpt)
 {
     gpt_lora *l = &g->lora;
@@ -29,7 +20,12 @@ td_status gpt_adapt(gpt_run *g, td_module *gpt)
         TD_TRY(made < 0 ? td_fail_context((td_status)made, "--lora, --lora-layers") : TD_OK);
     }
     l->trained = 0;
-    td_module_each(gpt, gpt_count_trained, &l->trained);
+    for (const td_module *m = gpt; m != NULL; m = td_module_next(gpt, m)) {
+        for (int i = 0; i < m->tensor_count; i++) {
+            const td_tensor *t = m->tensors[i].tensor;
+            l->trained += td_is_leaf(t) ? td_numel(t) : 0;
+        }
+    }
     return TD_OK;
 }
 

@@ -10,25 +10,22 @@ static td_status gpt_check_cut(const gpt_run *g, const td_gpt_options *o)
     int64_t slices = r->args.ranks.slices > 0 ? r->args.ranks.slices : tp;
     bool divides = slices % tp == 0 && o->heads % slices == 0 && o->kv_heads % slices == 0 &&
                    o->hidden % slices == 0 && o->vocabulary % slices == 0;
-    return divides
-               ? TD_OK
-               : td_fail(TD_E_ARG,
-                         "%" PRId64 " slices on %" PRId64 " processes: the processes must "
-                         "divide the slices, and the slices %" PRId64 " heads, %" PRId64
-                         " of keys and values, %" PRId64 " hidden numbers and %" PRId64 " tokens",
-                         slices, tp, o->heads, o->kv_heads, o->hidden, o->vocabulary);
+    TD_CHECK(divides, TD_E_ARG,
+             "%" PRId64 " slices on %" PRId64 " processes: the processes must "
+             "divide the slices, and the slices %" PRId64 " heads, %" PRId64
+             " of keys and values, %" PRId64 " hidden numbers and %" PRId64 " tokens",
+             slices, tp, o->heads, o->kv_heads, o->hidden, o->vocabulary);
+    return TD_OK;
 }
 
-typedef struct rule_search {
-    const char *path;
-    bool found;
-} rule_search;
-
-static void gpt_look(td_module *m, const char *path, void *user)
+/* Whether the model has a module of such a path. */
+static bool gpt_has(const td_module *gpt, const char *path)
 {
-    (void)m;
-    rule_search *s = user;
-    s->found = s->found || fnmatch(s->path, path, 0) == 0;
+    const td_module *m = gpt;
+    while (m != NULL && fnmatch(path, td_module_path(gpt, m), 0) != 0) {
+        m = td_module_next(gpt, m);
+    }
+    return m != NULL;
 }
 
 /* Of an adapter (td_lora) that half is cut whose side of the layer is. */
@@ -54,10 +51,8 @@ td_status gpt_cut(gpt_run *g)
     td_tp_rule rules[RULES];
     int count = 0;
     for (int i = 0; i < RULES; i++) { /* those of layers that this model has */
-        rule_search s = { .path = all[i].path };
-        td_module_each(g->gpt, gpt_look, &s);
         rules[count] = all[i];
-        count += s.found;
+        count += gpt_has(g->gpt, all[i].path);
     }
     TD_TRY(train_is_cut(r) ? gpt_check_cut(g, &o) : TD_OK);
     r->net = train_cut(r, r->net, rules, count);

@@ -110,8 +110,7 @@ static td_status gpt_open_data(train_run *r)
         }
     }
     TD_CHECK(g->save_best == NULL || g->validation != NULL || g->val_fraction > 0, TD_E_ARG,
-             "--save-best needs a validation: --validation FILE, or a "
-             "--val-fraction above 0");
+             "--save-best needs a validation: --validation FILE, or a --val-fraction above 0");
     TD_TRY(check_can_save(g->save_best));
     int64_t tokens = 0;
     TD_TRY(gpt_find_tokens(g, &tokens));
@@ -233,11 +232,10 @@ static td_status gpt_validate(train_run *r)
     if (g->val == NULL) {
         return TD_OK;
     }
-    TD_TRY(train_evaluate(r, r->args.batch_size, &e));
-    if (r->stop) {
+    TD_TRY(train_validate(r, r->args.batch_size, &e));
+    if (e.seen == 0) {
         return TD_OK;
     }
-    TD_TRY(train_check_evaluation(r, &e));
     double before = r->state.best, now = exp(-e.loss);
     char note[64] = "";
     if (now < before) {
@@ -245,7 +243,6 @@ static td_status gpt_validate(train_run *r)
     }
     progress_print(&r->progress, "validation  loss %.4f  perplexity %.2f  %.3f bits a token%s",
                    e.loss, exp(e.loss), e.loss / log(2), note);
-    TD_TRY(train_log_test(r, &e));
     r->state.best = fmax(before, now);
     return now > before && g->save_best != NULL && train_saves_model(r)
                ? gpt_save_model(r, g->save_best)

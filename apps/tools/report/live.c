@@ -5,7 +5,6 @@
 #include "apps/tools/report/report.h"
 #include "dist/trace.h"
 #include "tensor/clock.h"
-#include "tensor/extend.h"
 #include "tensor/system/thread.h"
 
 #include <arpa/inet.h>

@@ -337,13 +337,10 @@ td_status report_write(const char *path, char *const *paths, int count)
         status = report_read(paths[i], &runs[i]);
     }
     char *name = NULL;
-    FILE *out = status == TD_OK ? td_temporary_file(path, &name) : NULL;
-    if (out != NULL) {
-        status = report_page(out, runs, count);
-        td_status ended = td_temporary_end(out, name, path, 0, status == TD_OK);
-        status = status != TD_OK ? status : ended;
-    } else if (status == TD_OK) {
-        status = td_temporary_failed(path, 0, "creating");
+    FILE *out;
+    status = status == TD_OK ? td_temporary_begin(path, 0, &out, &name) : status;
+    if (status == TD_OK) {
+        status = td_temporary_end(out, name, path, 0, report_page(out, runs, count));
     }
     for (int i = 0; runs != NULL && i < count; i++) {
         report_run_free(&runs[i]);

@@ -1,8 +1,8 @@
 /* Reads what a training run has left in its folder: metrics and settings. */
 #include "apps/tools/report/report.h"
 
-#include "data/dataset.h"
 #include "tensor/system/files.h"
+#include "tensor/system/list.h"
 #include "tensor/system/number.h"
 
 #include <cjson/cJSON.h>
@@ -17,12 +17,11 @@ enum { MOST_COLUMNS = 64, MOST_SETTINGS_BYTES = 1 << 20, PATH_BYTES = 4096 };
 static td_status read_names(const char *path, char *line, report_table *t)
 {
     for (char *cell; (cell = strsep(&line, ",")) != NULL; t->columns++) {
-        if (t->columns == MOST_COLUMNS || (t->columns == 0 && strcmp(cell, "step") != 0)) {
-            return td_fail(TD_E_FORMAT,
-                           "%s: the first line is not 'step,...' with up to %d columns: this is no "
-                           "metrics.csv of a training run",
-                           path, MOST_COLUMNS);
-        }
+        TD_CHECK(t->columns < MOST_COLUMNS && (t->columns > 0 || strcmp(cell, "step") == 0),
+                 TD_E_FORMAT,
+                 "%s: the first line is not 'step,...' with up to %d columns: this is no "
+                 "metrics.csv of a training run",
+                 path, MOST_COLUMNS);
         TD_CHECK(td_add_text(&t->names, t->columns, cell), TD_E_NOMEM, "no memory for %s", path);
     }
     return TD_OK;
@@ -45,10 +44,9 @@ static td_status read_row(const char *path, char *line, report_table *t)
         t->cells[t->rows * t->columns + columns] = fabs(value) > FLT_MAX ? INFINITY : value;
     }
     t->rows++;
-    return columns == t->columns
-               ? TD_OK
-               : td_fail(TD_E_FORMAT, "%s:%lld: %d values, and there are %d columns", path,
-                         (long long)t->rows + 1, columns, t->columns);
+    TD_CHECK(columns == t->columns, TD_E_FORMAT, "%s:%lld: %d values, and there are %d columns",
+             path, (long long)t->rows + 1, columns, t->columns);
+    return TD_OK;
 }
 
 /* A last line without its end is skipped: the run is writing it, or was killed. */
@@ -149,12 +147,11 @@ td_status report_read(const char *path, report_run *run)
     TD_TRY(in_folder(run, "metrics.csv", file) ? read_metrics(file, &run->metrics) : TD_OK);
     TD_TRY(in_folder(run, "settings.json", file) ? read_run_settings(file, &run->settings) : TD_OK);
     TD_TRY(in_folder(run, "trace.json", file) ? report_read_trace(file, &run->trace) : TD_OK);
-    return run->metrics.columns > 0 || run->trace.count > 0
-               ? TD_OK
-               : td_fail(TD_E_FORMAT,
-                         "%s has neither metrics.csv nor trace.json: a training program writes "
-                         "them with --log-dir DIR --trace DIR/trace.json",
-                         path);
+    TD_CHECK(run->metrics.columns > 0 || run->trace.count > 0, TD_E_FORMAT,
+             "%s has neither metrics.csv nor trace.json: a training program writes "
+             "them with --log-dir DIR --trace DIR/trace.json",
+             path);
+    return TD_OK;
 }
 
 void report_run_free(report_run *run)

@@ -1,8 +1,8 @@
 /* Reads a trace (dist/trace.h): a line for each event, of all ranks. */
 #include "apps/tools/report/report.h"
 
-#include "data/dataset.h"
 #include "tensor/system/files.h"
+#include "tensor/system/list.h"
 
 #include <cjson/cJSON.h>
 #include <search.h>

@@ -35,9 +35,7 @@ int worlds_options(worlds *w, const char **processes, cli_option *options)
 
 static void set_variable(const char *name, const char *value)
 {
-    if (value != NULL && setenv(name, value, 1) != 0) {
-        cli_refuse("%s: %s", name, strerror(errno));
-    }
+    CLI_CHECK(value == NULL || setenv(name, value, 1) == 0, "%s: %s", name, strerror(errno));
 }
 
 /* The program's ranks will be threads of this process (dist/comm/engines/sim/). */
@@ -73,17 +71,13 @@ static char **add_leaves(const worlds *w, char **argv)
 void worlds_settle(const worlds *w, bool has_processes, char ***argv)
 {
     bool more = w->link != NULL || w->kernels != NULL || w->kill != NULL || w->cores > 0;
-    if (more && !w->sim) {
-        cli_refuse("--link, --kernels, --kill and --cores go with --sim");
-    }
-    if (w->sim && (w->world == 0 || has_processes)) {
-        cli_refuse("--sim: give --world N, and no number of processes");
-    }
+    CLI_CHECK(!more || w->sim, "--link, --kernels, --kill and --cores go with --sim");
+    CLI_CHECK(!w->sim || (w->world > 0 && !has_processes),
+              "--sim: give --world N, and no number of processes");
     if (w->sim) {
         simulate(w, *argv);
     }
-    if (w->world > 0 && !has_processes) {
-        cli_refuse("--world %d: on how many processes? Add --on N, or --sim", (int)w->world);
-    }
+    CLI_CHECK(w->world == 0 || has_processes,
+              "--world %d: on how many processes? Add --on N, or --sim", (int)w->world);
     *argv = w->world > 0 ? add_leaves(w, *argv) : *argv;
 }

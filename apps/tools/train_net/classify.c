@@ -47,15 +47,14 @@ static td_status classify_read_command_line(classify_run *c, const char *descrip
 {
     train_args *args = &c->base.args;
     cli_rest rest = { .name = "[KEY VALUE]...", .least = 0 };
-    const cli_option table[] = {
-        cli_text("cfg", "FILE", &c->cfg,
-                 "Settings: a file (YAML), or the name of one that comes with tandem (resnet18); "
-                 "KEY VALUE pairs are set after it"),
-        cli_flag("keys", &c->keys,
-                 "Print all keys with the values that the run would have, as YAML with "
-                 "explanations, and end"),
-        { 0 }
-    };
+    const cli_option table[] = { cli_text(
+                                     "cfg", "FILE", &c->cfg,
+                                     "Settings: a file (YAML), or the name of one that comes with "
+                                     "tandem (resnet18); KEY VALUE pairs are set after it"),
+                                 cli_flag("keys", &c->keys,
+                                          "Print all keys with the values that the run would have, "
+                                          "as YAML with explanations, and end"),
+                                 { 0 } };
     train_args_add(args, table);
     train_args_machine_options(args);
     if (!c->tests_only) {
@@ -89,12 +88,12 @@ static td_status check_batch(const classify_run *c)
     int64_t side = (s->train.im_size + 31) / 32;
     int64_t ranks = s->model.syncbn ? td_dist_world_size() : 1;
     TD_CHECK(!s->model.syncbn || c->base.args.ranks.leaves <= 0, TD_E_ARG,
-             "--leaves, and MODEL.SYNCBN True, whose statistics are those of all "
-             "samples at once: with MODEL.SYNCBN False they are a leaf's");
+             "--leaves, and MODEL.SYNCBN True, whose statistics are those of all samples at once: "
+             "with MODEL.SYNCBN False they are a leaf's");
     TD_CHECK(c->base.args.batch_size * side * side * ranks >= 2, TD_E_ARG,
              "TRAIN.BATCH_SIZE 1 with images of TRAIN.IM_SIZE %" PRId64
-             ": batch normalisation needs two values of a channel to have a "
-             "variance; give batches of 2 or more",
+             ": batch normalisation needs two values of a channel to have a variance; give batches "
+             "of 2 or more",
              s->train.im_size);
     return TD_OK;
 }
@@ -127,8 +126,8 @@ static td_status find_resume(classify_run *c)
     }
     classify_step_path(c, (int64_t)place[0], (int64_t)place[1], c->resume);
     TD_CHECK(access(c->resume, R_OK) == 0, TD_E_NOTFOUND,
-             "%s is seen by rank 0 and not here, by rank %d: OUT_DIR must "
-             "be a folder that all hosts share",
+             "%s is seen by rank 0 and not here, by rank %d: OUT_DIR must be a folder that all "
+             "hosts share",
              c->resume, td_dist_rank());
     c->base.args.files.resume = c->resume;
     return TD_OK;
@@ -159,11 +158,10 @@ static td_status lock_out_dir(const classify_run *c)
     if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
         ssize_t length = read(fd, pid, sizeof pid - 1);
         close(fd);
-        return td_fail(TD_E_IO,
-                       "OUT_DIR %s: another run (pid %.*s) writes there; wait for it, or give "
-                       "another OUT_DIR",
-                       c->s.out_dir, length > 0 ? (int)strcspn(pid, "\n") : 1,
-                       length > 0 ? pid : "?");
+        return td_fail(
+            TD_E_IO,
+            "OUT_DIR %s: another run (pid %.*s) writes there; wait for it, or give another OUT_DIR",
+            c->s.out_dir, length > 0 ? (int)strcspn(pid, "\n") : 1, length > 0 ? pid : "?");
     }
     return ftruncate(fd, 0) == 0 && dprintf(fd, "%ld\n", (long)getpid()) > 0
                ? TD_OK
@@ -255,11 +253,10 @@ static td_status check_file(const classify_run *c, const char *path)
     if (status != TD_OK) {
         return status == TD_E_NOTFOUND && access(path, F_OK) == 0 ? TD_OK : status;
     }
-    return strtoll(text, NULL, 10) == c->s.model.num_classes
-               ? TD_OK
-               : td_fail(TD_E_MISMATCH,
-                         "%s is of a model with %s classes, and MODEL.NUM_CLASSES is %" PRId64,
-                         path, text, c->s.model.num_classes);
+    TD_CHECK(strtoll(text, NULL, 10) == c->s.model.num_classes, TD_E_MISMATCH,
+             "%s is of a model with %s classes, and MODEL.NUM_CLASSES is %" PRId64, path, text,
+             c->s.model.num_classes);
+    return TD_OK;
 }
 
 /* With the optimizer's state if that is asked for and there. */
@@ -293,9 +290,8 @@ td_status classify_load_weights(classify_run *c)
         return TD_OK;
     }
     TD_CHECK(strcmp(key, "MODEL.PRETRAINED") != 0 || access(path, R_OK) == 0, TD_E_NOTFOUND,
-             "MODEL.PRETRAINED: there is no %s: save torchvision's weights there as "
-             "safetensors, set $TANDEM_MODELS to where they are, or name a file by "
-             "MODEL.WEIGHTS",
+             "MODEL.PRETRAINED: there is no %s: save torchvision's weights there as safetensors, "
+             "set $TANDEM_MODELS to where they are, or name a file by MODEL.WEIGHTS",
              path);
     return load_file(c, key, path);
 }

@@ -143,12 +143,11 @@ static td_status check_fills_a_batch(const classify_run *c)
 {
     int64_t ranks = td_dist_world_size(), batch = c->base.args.batch_size;
     int64_t most = c->train_data != NULL ? (c->train_data->length + ranks - 1) / ranks : batch;
-    return batch <= most || c->base.args.ranks.leaves > 0
-               ? TD_OK
-               : td_fail(TD_E_ARG,
-                         "TRAIN.BATCH_SIZE %" PRId64 ": there are %" PRId64
-                         " training images%s; give %" PRId64 " or fewer",
-                         batch, c->train_data->length, ranks > 1 ? " for all ranks" : "", most);
+    TD_CHECK(batch <= most || c->base.args.ranks.leaves > 0, TD_E_ARG,
+             "TRAIN.BATCH_SIZE %" PRId64 ": there are %" PRId64 " training images%s; give %" PRId64
+             " or fewer",
+             batch, c->train_data->length, ranks > 1 ? " for all ranks" : "", most);
+    return TD_OK;
 }
 
 static td_status check_count(const classify_run *c)

@@ -111,26 +111,17 @@ static td_status validate(train_run *r)
 {
     classify_run *c = classifier(r);
     td_evaluation e;
-    TD_TRY(train_evaluate(r, c->s.test.batch_size, &e));
-    if (r->stop) {
+    TD_TRY(train_validate(r, c->s.test.batch_size, &e));
+    if (e.seen == 0) {
         return TD_OK;
     }
-    td_status broken = train_check_evaluation(r, &e);
-    if (broken != TD_OK && r->state.epoch + 1 >= r->args.epochs) {
-        return broken;
-    }
-    if (broken != TD_OK) { /* training may recover */
-        progress_print(&r->progress, "Epoch [%" PRId64 "/%" PRId64 "] %s", r->state.epoch + 1,
-                       r->args.epochs, td_last_error());
-    }
-    bool best = broken == TD_OK && e.accuracy > r->state.best;
+    bool best = e.accuracy > r->state.best;
     r->state.best = best ? e.accuracy : r->state.best;
     progress_print(&r->progress,
                    "Epoch [%" PRId64 "/%" PRId64 "] tested on %" PRId64
                    " images: Loss %.4f  Acc@1 %.3f  Acc@%" PRId64 " %.3f  best %.3f",
                    r->state.epoch + 1, r->args.epochs, e.seen, e.loss, 100 * e.accuracy,
                    r->args.recipe.top_k, 100 * e.sums[1] / (double)e.seen, 100 * r->state.best);
-    TD_TRY(train_log_test(r, &e));
     return best && train_saves_model(r) ? classify_save_best(c, e.accuracy) : TD_OK;
 }
 

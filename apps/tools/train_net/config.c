@@ -291,10 +291,8 @@ void config_describe(const train_args *keys, FILE *out)
 td_status config_write(const train_args *keys, const char *path)
 {
     char *beside;
-    FILE *out = td_temporary_file(path, &beside);
-    if (out == NULL) {
-        return td_temporary_failed(path, 0, "creating a file beside it");
-    }
+    FILE *out;
+    TD_TRY(td_temporary_begin(path, 0, &out, &beside));
     write_all(keys, false, out);
-    return td_temporary_end(out, beside, path, 0, true);
+    return td_temporary_end(out, beside, path, 0, TD_OK);
 }

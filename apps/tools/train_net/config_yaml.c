@@ -68,9 +68,8 @@ static td_status yaml_read_list(reader *r, int i, const yaml_node_t *list)
         const yaml_node_t *node = look_at(r, *item);
         const char *number = "";
         TD_TRY(node->type == YAML_SCALAR_NODE ? text_of(r, node, &number) : TD_OK);
-        if (*number == '\0' || strchr(number, ',') != NULL) { /* "30,60" would be two */
-            return td_fail(TD_E_FORMAT, "%s: %s: its list holds numbers only", r->where, key->name);
-        }
+        bool one = *number != '\0' && strchr(number, ',') == NULL; /* "30,60" would be two */
+        TD_CHECK(one, TD_E_FORMAT, "%s: %s: its list holds numbers only", r->where, key->name);
         used +=
             (size_t)snprintf(text + used, sizeof text - used, "%s%s", used > 1 ? "," : "", number);
         TD_CHECK(used + 1 < sizeof text, TD_E_FORMAT, "%s: %s: its list is too long", r->where,
@@ -107,10 +106,9 @@ static td_status read_node(reader *r, const yaml_node_t *node, const char *name)
     if (node->type == YAML_MAPPING_NODE) {
         return read_mapping(r, node, name);
     }
-    return node->type == YAML_SCALAR_NODE && node->data.scalar.length == 0
-               ? TD_OK
-               : td_fail(TD_E_FORMAT, "%s: %s is a node: it takes lines KEY: VALUE below it",
-                         r->where, name);
+    TD_CHECK(node->type == YAML_SCALAR_NODE && node->data.scalar.length == 0, TD_E_FORMAT,
+             "%s: %s is a node: it takes lines KEY: VALUE below it", r->where, name);
+    return TD_OK;
 }
 
 /* NOLINTNEXTLINE(misc-no-recursion): a node in a node is refused, so it is at most two deep. */

@@ -31,18 +31,17 @@ static td_status check_optim(const settings *s, const train_args *args)
 {
     if (s->optim.nesterov && (s->optim.momentum == 0 || s->optim.dampening != 0)) {
         return td_fail(TD_E_ARG,
-                       "OPTIM.NESTEROV True needs a MOMENTUM and no DAMPENING, and they "
-                       "are %g and %g: set OPTIM.NESTEROV False, or change these",
+                       "OPTIM.NESTEROV True needs a MOMENTUM and no DAMPENING, and they are %g and "
+                       "%g: set OPTIM.NESTEROV False, or change these",
                        s->optim.momentum, s->optim.dampening);
     }
     TD_CHECK(!s->optim.after_warmup || args->epochs > s->optim.warmup_epochs, TD_E_ARG,
-             "OPTIM.AFTER_WARMUP True needs epochs after the warm-up, and MAX_EPOCH is "
-             "%lld and WARMUP_EPOCHS %lld: set OPTIM.AFTER_WARMUP False, or change these",
+             "OPTIM.AFTER_WARMUP True needs epochs after the warm-up, and MAX_EPOCH is %lld and "
+             "WARMUP_EPOCHS %lld: set OPTIM.AFTER_WARMUP False, or change these",
              (long long)args->epochs, (long long)s->optim.warmup_epochs);
     for (int i = 1; i < s->optim.steps.count; i++) {
         TD_CHECK(s->optim.steps.value[i] > s->optim.steps.value[i - 1], TD_E_ARG,
-                 "OPTIM.STEPS: %g does not come after %g: give epochs in "
-                 "ascending order",
+                 "OPTIM.STEPS: %g does not come after %g: give epochs in ascending order",
                  s->optim.steps.value[i], s->optim.steps.value[i - 1]);
     }
     return TD_OK;
@@ -53,15 +52,14 @@ td_status settings_check(const settings *s, const train_args *args)
     bool on_gpus = strcmp(args->compute.precision_name, "tf32") == 0 ||
                    strcmp(args->compute.precision_name, "fp16") == 0;
     TD_CHECK(!on_gpus || strncmp(args->compute.device_name, "cpu", 3) != 0, TD_E_ARG,
-             "PRECISION %s is arithmetic of GPUs, and DEVICE is %s: on CPUs "
-             "there are fp32, bf16 and bf16x3",
+             "PRECISION %s is arithmetic of GPUs, and DEVICE is %s: on CPUs there are fp32, bf16 "
+             "and bf16x3",
              args->compute.precision_name, args->compute.device_name);
     td_precision precision;
     TD_CHECK(td_precision_parse(args->compute.precision_name, &precision), TD_E_UNSUPPORTED,
              "PRECISION %s: this build has no such arithmetic", args->compute.precision_name);
     TD_CHECK(!s->model.pretrained || s->model.weights == NULL, TD_E_ARG,
-             "MODEL.PRETRAINED True and MODEL.WEIGHTS %s: the model can begin "
-             "with one of them",
+             "MODEL.PRETRAINED True and MODEL.WEIGHTS %s: the model can begin with one of them",
              s->model.weights);
     TD_CHECK(s->test.crop_size <= s->test.im_size, TD_E_ARG,
              "TEST.CROP_SIZE %lld cannot be cut out of TEST.IM_SIZE %lld",

@@ -125,20 +125,17 @@ static td_status bin_header(bin_source *b, const int32_t n[BIN_WORDS])
         b->source.options = (td_gpt_options){
             .context = n[2], .vocabulary = n[3], .layers = n[4], .heads = n[5], .width = n[6]
         };
-        return n[1] == 3
-                   ? TD_OK
-                   : td_fail(TD_E_UNSUPPORTED,
-                             "a model of llm.c, version %d; version 3, of f32, is read", n[1]);
+        TD_CHECK(n[1] == 3, TD_E_UNSUPPORTED,
+                 "a model of llm.c, version %d; version 3, of f32, is read", n[1]);
+        return TD_OK;
     }
     if (n[0] == LLAMA2C_MAGIC && b->size >= LLAMA2C_HEADER) {
         b->kinds = llama2c_1;
         b->begin = LLAMA2C_HEADER;
         bin_llama2c(b, n + 2, *(const unsigned char *)&n[9] == 0);
-        return n[1] == 1
-                   ? TD_OK
-                   : td_fail(TD_E_UNSUPPORTED,
-                             "a model of llama2.c, version %d; versions 0 and 1, of f32, are read",
-                             n[1]);
+        TD_CHECK(n[1] == 1, TD_E_UNSUPPORTED,
+                 "a model of llama2.c, version %d; versions 0 and 1, of f32, are read", n[1]);
+        return TD_OK;
     }
     b->kinds = llama2c; /* no magic number: the file's size must fit */
     b->begin = LLAMA2C_OLD_HEADER;

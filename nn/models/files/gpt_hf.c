@@ -159,12 +159,16 @@ static td_status hf_write_config(const char *path, const gpt_source *s)
     cJSON_AddNullToObject(c, "eos_token_id");
     char *text = cJSON_Print(c), *name = NULL;
     cJSON_Delete(c);
-    FILE *file = text != NULL ? td_temporary_file(path, &name) : NULL;
-    int64_t size = text != NULL ? (int64_t)strlen(text) : 0;
-    bool written = file != NULL && fputs(text, file) >= 0;
+    TD_CHECK(text != NULL, TD_E_NOMEM, "no memory to write '%s'", path);
+    FILE *file;
+    int64_t size = (int64_t)strlen(text);
+    td_status status = td_temporary_begin(path, size, &file, &name);
+    if (status == TD_OK) {
+        fputs(text, file);
+        status = td_temporary_end(file, name, path, size, TD_OK);
+    }
     free(text);
-    return file != NULL ? td_temporary_end(file, name, path, size, written)
-                        : td_temporary_failed(path, size, "open");
+    return status;
 }
 
 /* ---- tensors ---- */
@@ -215,15 +219,7 @@ static td_status hf_find(gpt_source *source)
 static td_status hf_read_piece(gpt_source *s, gpt_piece *piece)
 {
     const td_safetensors *file = ((hf_source *)s)->file;
-    const td_safetensors_entry *e = td_safetensors_get(file, (int)piece->at);
-    void *bytes = malloc(e->bytes);
-    td_status status = bytes != NULL ? td_safetensors_read(file, e, bytes)
-                                     : td_fail(TD_E_NOMEM, "no memory to read '%s'", e->name);
-    if (status == TD_OK) {
-        td_write(&piece->part, bytes, e->dtype);
-    }
-    free(bytes);
-    return status;
+    return td_safetensors_take(file, td_safetensors_get(file, (int)piece->at), &piece->part);
 }
 
 static td_module *hf_make(hf_source *s, const char *config, size_t size)
@@ -302,37 +298,17 @@ td_module *td_gpt_load(const char *path)
 
 /* ---- writing ---- */
 
-static td_status hf_put(td_safetensors_out *out, int i, const td_tensor *part)
-{
-    size_t bytes = (size_t)td_numel(part) * sizeof(float);
-    float *values = malloc(bytes);
-    TD_CHECK(values != NULL, TD_E_NOMEM, "no memory to write a GPT");
-    td_read(part, values, TD_F32);
-    td_status status = td_safetensors_put(out, i, 0, values, bytes);
-    free(values);
-    return status;
-}
-
 static td_status hf_write_tensors(const char *path, const gpt_source *s)
 {
     td_safetensors_entry *entries = calloc((size_t)s->count + 1, sizeof *entries);
     TD_CHECK(entries != NULL, TD_E_NOMEM, "no memory to write '%s'", path);
     for (int i = 0; i < s->count; i++) {
-        const td_tensor *part = &s->items[i].part;
-        entries[i] = (td_safetensors_entry){ .name = s->items[i].name,
-                                             .dtype = TD_F32,
-                                             .shape = td_shape_of(part),
-                                             .bytes = (size_t)td_numel(part) * sizeof(float) };
+        entries[i] = td_safetensors_of(s->items[i].name, &s->items[i].part, TD_F32);
     }
-    td_safetensors_out *out = NULL;
     td_status status =
-        td_safetensors_plan(path, entries, s->count, &(td_metadata){ "format", "pt" }, 1, &out);
+        td_safetensors_write_tensors(path, entries, s->count, &(td_metadata){ "format", "pt" }, 1);
     free(entries);
-    for (int i = 0; i < s->count && status == TD_OK; i++) {
-        status = hf_put(out, i, &s->items[i].part);
-    }
-    td_status end = td_safetensors_finish(out, status == TD_OK);
-    return status == TD_OK ? end : status;
+    return status;
 }
 
 td_status td_gpt_save(const char *folder, td_module *gpt)

@@ -199,20 +199,8 @@ static td_module *make_last_layer(int64_t in, int64_t out, int blocks,
     return td_module_finish(m);
 }
 
-static const td_resnet_plan plan = { "botnet50", true, { 3, 4, 6, 3 }, 1, 64, make_last_layer };
-
-static const char *botnet_name(int i)
-{
-    (void)i;
-    return plan.name;
-}
-
-static td_module *botnet_make(int i, const td_model_options *options)
-{
-    (void)i;
-    return td_resnet_build(&plan, options);
-}
-
-const td_model_family td_botnet_family = {
-    .count = 1, .name = botnet_name, .make = botnet_make, .stems = true
+static const td_resnet_plan plans[] = {
+    { "botnet50", true, { 3, 4, 6, 3 }, 1, 64, make_last_layer },
 };
+
+const td_model_family td_botnet_family = { TD_PLANS(plans), td_resnet_build, .stems = true };

@@ -113,37 +113,29 @@ static td_module *densenet_make_features(const densenet_plan *plan, int64_t *cha
 }
 
 /* Convolutions are drawn a second time when all is built, and the classifier's bias becomes 0. */
-static void densenet_init_layer(td_module *m, const char *path, void *user)
+static void densenet_init(td_module *net)
 {
-    (void)path, (void)user;
-    if (m->tensor_count == 0) {
-        return;
-    }
-    td_tensor *weight = m->tensors[0].tensor;
-    if (weight->ndim == 4) {
-        td_init_kaiming_normal_fan_in_(weight);
-    } else if (weight->ndim == 2) {
-        td_fill_(m->tensors[1].tensor, 0.0);
+    for (td_module *m = net; m != NULL; m = td_module_next(net, m)) {
+        td_tensor *weight = m->tensor_count > 0 ? m->tensors[0].tensor : NULL;
+        if (weight != NULL && weight->ndim == 4) {
+            td_init_kaiming_normal_fan_in_(weight);
+        } else if (weight != NULL && weight->ndim == 2) {
+            td_fill_(m->tensors[1].tensor, 0.0);
+        }
     }
 }
 
-static td_module *densenet_make(int i, const td_model_options *options)
+static td_module *densenet_make(const void *densenet, const td_model_options *options)
 {
+    const densenet_plan *plan = densenet;
     td_module *m = td_module_new(&densenet_type, sizeof(densenet_state));
     densenet_state s = { 0 };
     int64_t channels;
-    s.features = td_module_add(m, "features", densenet_make_features(&plans[i], &channels));
+    s.features = td_module_add(m, "features", densenet_make_features(plan, &channels));
     s.classifier = td_module_add(m, "classifier", td_nn_linear(channels, options->classes));
     m = td_module_finish_with(m, &s);
-    td_module_each(m, densenet_init_layer, NULL);
+    densenet_init(m);
     return m;
 }
 
-static const char *densenet_name(int i)
-{
-    return plans[i].name;
-}
-
-const td_model_family td_densenet_family = { .count = sizeof plans / sizeof *plans,
-                                             .name = densenet_name,
-                                             .make = densenet_make };
+const td_model_family td_densenet_family = { TD_PLANS(plans), densenet_make };

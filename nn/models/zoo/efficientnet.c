@@ -97,9 +97,8 @@ static td_module *efficientnet_make_features(double stochastic_depth)
 }
 
 /* Everything is drawn a second time when all is built; biases become 0. */
-static void efficientnet_init_layer(td_module *m, const char *path, void *user)
+static void efficientnet_init_layer(td_module *m)
 {
-    (void)path, (void)user;
     if (m->tensor_count == 0 || m->tensors[0].tensor->ndim == 1) {
         return;
     }
@@ -114,28 +113,24 @@ static void efficientnet_init_layer(td_module *m, const char *path, void *user)
     }
 }
 
-static td_module *efficientnet_make(int i, const td_model_options *options)
+static td_module *efficientnet_make(const void *plan, const td_model_options *options)
 {
-    (void)i;
-    td_module *m = td_module_new(&efficientnet_type, sizeof(efficientnet_state));
+    (void)plan; /* there is one */
+    td_module *net = td_module_new(&efficientnet_type, sizeof(efficientnet_state));
     efficientnet_state s = { 0 };
     double drop = td_or_usual(options->stochastic_depth, own_stochastic_depth);
-    s.features = td_module_add(m, "features", efficientnet_make_features(drop));
-    s.avgpool = td_module_add(m, "avgpool", td_nn_global_avg_pool2d());
+    s.features = td_module_add(net, "features", efficientnet_make_features(drop));
+    s.avgpool = td_module_add(net, "avgpool", td_nn_global_avg_pool2d());
     td_module *dropout = td_nn_dropout(td_or_usual(options->dropout, own_dropout));
     td_module *linear = td_nn_linear(LAST_CHANNELS, options->classes);
-    s.classifier = td_module_add(m, "classifier", td_nn_sequential(dropout, linear));
-    m = td_module_finish_with(m, &s);
-    td_module_each(m, efficientnet_init_layer, NULL);
-    return m;
+    s.classifier = td_module_add(net, "classifier", td_nn_sequential(dropout, linear));
+    net = td_module_finish_with(net, &s);
+    for (td_module *m = net; m != NULL; m = td_module_next(net, m)) {
+        efficientnet_init_layer(m);
+    }
+    return net;
 }
 
-static const char *efficientnet_name(int i)
-{
-    (void)i;
-    return "efficientnet_b0";
-}
+static const char *const names[] = { "efficientnet_b0" };
 
-const td_model_family td_efficientnet_family = { .count = 1,
-                                                 .name = efficientnet_name,
-                                                 .make = efficientnet_make };
+const td_model_family td_efficientnet_family = { TD_PLANS(names), efficientnet_make };

@@ -96,22 +96,23 @@ static const td_module_type regnet_type = { .name = "RegNet", .forward = regnet_
 
 /* Weights are drawn a second time when all is built. Convolutions with a bias (those of
  * squeeze-and-excitation) keep it as it was; the classifier's becomes 0. */
-static void regnet_init_layer(td_module *m, const char *path, void *user)
+static void regnet_init(td_module *net)
 {
-    (void)path, (void)user;
-    td_tensor *weight = m->tensor_count > 0 ? m->tensors[0].tensor : NULL;
-    if (weight != NULL && weight->ndim == 4) {
-        int64_t fan_out = weight->shape[2] * weight->shape[3] * weight->shape[0];
-        td_init_normal_(weight, sqrt(2.0 / (double)fan_out));
-    } else if (weight != NULL && weight->ndim == 2) {
-        td_init_normal_(weight, 0.01);
-        td_fill_(m->tensors[1].tensor, 0.0);
+    for (td_module *m = net; m != NULL; m = td_module_next(net, m)) {
+        td_tensor *weight = m->tensor_count > 0 ? m->tensors[0].tensor : NULL;
+        if (weight != NULL && weight->ndim == 4) {
+            int64_t fan_out = weight->shape[2] * weight->shape[3] * weight->shape[0];
+            td_init_normal_(weight, sqrt(2.0 / (double)fan_out));
+        } else if (weight != NULL && weight->ndim == 2) {
+            td_init_normal_(weight, 0.01);
+            td_fill_(m->tensors[1].tensor, 0.0);
+        }
     }
 }
 
-static td_module *regnet_make(int index, const td_model_options *options)
+static td_module *regnet_make(const void *regnet, const td_model_options *options)
 {
-    const regnet_plan *plan = &plans[index];
+    const regnet_plan *plan = regnet;
     td_module *m = td_module_new(&regnet_type, sizeof(regnet_state));
     regnet_state s = { 0 };
     s.stem =
@@ -129,15 +130,8 @@ static td_module *regnet_make(int index, const td_model_options *options)
     s.avgpool = td_module_add(m, "avgpool", td_nn_global_avg_pool2d());
     s.fc = td_module_add(m, "fc", td_nn_linear(in, options->classes));
     m = td_module_finish_with(m, &s);
-    td_module_each(m, regnet_init_layer, NULL);
+    regnet_init(m);
     return m;
 }
 
-static const char *regnet_name(int i)
-{
-    return plans[i].name;
-}
-
-const td_model_family td_regnet_family = { .count = sizeof plans / sizeof *plans,
-                                           .name = regnet_name,
-                                           .make = regnet_make };
+const td_model_family td_regnet_family = { TD_PLANS(plans), regnet_make };
