@@ -91,7 +91,7 @@ static td_status shard_find(search *all)
         modules++;
         all->marked |= td_module_part_of(m) == TD_PART_BLOCK;
     }
-    all->units = calloc((size_t)modules, sizeof *all->units);
+    all->units = calloc((size_t)modules + 1, sizeof *all->units);
     all->params = calloc((size_t)all->sh->ddp->count, sizeof *all->params);
     TD_CHECK(all->units != NULL && all->params != NULL, TD_E_NOMEM,
              "td_ddp: no memory to find units");

@@ -172,7 +172,7 @@ td_status td_summary_at(td_module *net, td_shape input, FILE *out, td_site at)
     for (const td_module *m = net; m != NULL; m = td_module_next(net, m)) {
         modules++;
     }
-    summary s = { .rows = calloc((size_t)modules, sizeof(summary_row)) };
+    summary s = { .rows = calloc((size_t)modules + 1, sizeof(summary_row)) };
     TD_CHECK(s.rows != NULL, TD_E_NOMEM, "no memory for the summary of %d modules", modules);
     td_eval_for_now(net);
     for (td_module *m = net; m != NULL; m = td_module_next(net, m)) {
