@@ -34,7 +34,7 @@ static void test_long_storm(void **state)
                        .pause = 0.01 };
     elastic_result r = elastic_require_storm(c, 60 + 3 * kills);
     assert_int_equal(r.started, c.ranks + kills);
-    assert_true(r.first_killed > kills / 20);
+    assert_true(r.first_killed > kills / 40);
     assert_true(r.joining_killed > 0 || kills < 1000);
 }
 
