@@ -191,7 +191,7 @@ static void check(td_module *net, int64_t batch, int64_t size, bounds most)
 static void test_resnet18(void **state)
 {
     (void)state;
-    check(td_model("resnet18", .classes = 10), 256, 32, (bounds){ 179, 1.119, 1 });
+    check(td_model("resnet18", .classes = 10), 256, 32, (bounds){ 178, 1.119, 1 });
 }
 
 static void test_resnet50(void **state)
@@ -203,7 +203,7 @@ static void test_resnet50(void **state)
 static void test_airbench94(void **state)
 {
     (void)state;
-    check(airbench_new(10), 1024, 32, (bounds){ 78, 1.013, 1 });
+    check(airbench_new(10), 1024, 32, (bounds){ 77, 1.013, 1 });
 }
 
 /* ---- GPT-2, 124M but for the number of its layers: 16 sequences of 1,024 tokens ---- */
@@ -238,7 +238,7 @@ static void test_gpt2(void **state)
     (void)state;
     int two = gpt_launches(2), each = gpt_launches(3) - two, rest = two - 2 * each;
     print_message("# %d launches a layer, and %d\n", each, rest);
-    assert_true(each <= 37 && rest <= 40);
+    assert_true(each <= 37 && rest <= 23);
 }
 
 /* ---- each operation alone ---- */
@@ -271,7 +271,7 @@ static const struct exception {
     { "std", 6, 10, "composed: var, square root; nothing where it is 0" },
     { "norm", 3, 5, "composed: square, sum, square root; nothing where it is 0" },
     { "conv1d", 3, 7, "copies to and from the order of images" },
-    { "conv3d", 10, 11, "composed of conv2d and copies, as depth is no dimension of an image" },
+    { "conv3d", 10, 10, "composed of conv2d and copies, as depth is no dimension of an image" },
     { "conv_transpose2d", 2, 3, "the bias is written first, and the product is added" },
     { "conv_transpose1d", 4, 6, "as conv_transpose2d, and copies to and from the order of images" },
     { "interpolate", 6, 2, "two products, whose matrices come from the host" },
