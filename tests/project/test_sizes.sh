@@ -36,6 +36,4 @@ too_long 'a struct' 'data/long.h: wide has 21 fields' data/long.h < <(
     echo '};'
 )
 too_long 'a lesson' 'apps/long.c: 201 lines of code' apps/long.c < <(lines 201)
-sed -i 's/"td_gemm_desc": [0-9]*/"td_gemm_desc": 20/' scripts/sizes.py
-too_long 'a known struct that has grown' '.*: td_gemm_desc has [0-9]* fields' data/empty.h </dev/null
 done_testing
