@@ -59,6 +59,13 @@ for shard in none optimizer gradients parameters; do
     works "$shard is equal to none" "$compare" none $shard
 done
 
+# A rank's operations are those of its leaves; all else does not depend on who had which.
+mkdir leaves leaves2
+works 'a run of four leaves' "${cifar[@]}" --leaves 4 --batch-size 2 --epochs 1 --log-dir leaves --hash-every 1
+works 'on two processes' "${cifar[@]}" --leaves 4 --batch-size 2 --epochs 1 --log-dir leaves2 --hash-every 1 --spawn 2
+works 'is equal' "$compare" leaves leaves2
+says 'in each step' 'equal in 2 hashed steps of 1 rank, operations apart'
+
 fails 'no folder for hashes' 1 'hash-every writes into the folder of --log-dir' "${cifar[@]}" --hash-every 1
 
 # ---- files of all kinds ----

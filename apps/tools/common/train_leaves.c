@@ -78,6 +78,7 @@ td_status train_learn_leaves(void *user, td_tensor *const *inputs, td_tensor **r
     int64_t *targets = &r->so_far.targets[r->state.batch % RUNNER_DEPTH];
     memset(losses, 0, (size_t)td_leaf_count(r->net) * sizeof *losses);
     *targets = 0;
+    TD_TRY(train_hash(r, TRAIN_BEFORE));
     for (int leaf; (leaf = td_leaf_next(r->net)) >= 0;) {
         td_batch batch = td_leaf_batch(r->net, &all);
         td_tensor *sums[TD_SUMS] = { NULL };
@@ -93,6 +94,7 @@ td_status train_learn_leaves(void *user, td_tensor *const *inputs, td_tensor **r
         *targets += td_leaf_counts(r->net) ? batch.size * td_dataset_targets(r->train) : 0;
     }
     TD_TRY(r->ranks.status);
+    TD_TRY(train_hash(r, TRAIN_GRADIENTS));
     results[RESULT_LOSS] = train_number(0.0); /* train_sum_leaves has it */
     for (int i = 0; i < TRAIN_SUMS; i++) {
         results[RESULT_SUMS + i] = train_number(totals[i]);
@@ -101,7 +103,7 @@ td_status train_learn_leaves(void *user, td_tensor *const *inputs, td_tensor **r
     if (r->ranks.elastic == NULL) {
         train_optimize(r);
     }
-    return TD_OK;
+    return train_hash(r, TRAIN_AFTER);
 }
 
 /* The losses are added in the order of leaves. Of processes along tp, which have the same, one
