@@ -124,6 +124,11 @@ static int64_t read_weights(td_module *net, double *values)
     return count;
 }
 
+static td_loader *load(train_run *r)
+{
+    return train_loader(r, td_distributed_sampler(0));
+}
+
 static void run(train_recipe recipe, int64_t batch, outcome *result)
 {
     td_dataset data = make_data();
@@ -141,8 +146,7 @@ static void run(train_recipe recipe, int64_t batch, outcome *result)
         r.net = td_ddp(r.net, .bucket_cap_mb = 0.001);
     }
     r.optim = td_sgd(td_parameters(r.net), .lr = 0.1, .momentum = 0.9);
-    r.loader = train_loader(&r, td_distributed_sampler(0));
-    REQUIRE_OK(train_loop(&r));
+    REQUIRE_OK(train_loop(&r, load));
     *result = (outcome){ .first_loss = first_loss };
     result->count = read_weights(r.net, result->values);
     if (r.made.ema != NULL) {
