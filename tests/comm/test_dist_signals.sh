@@ -88,7 +88,7 @@ code_is 'Ctrl-C twice: at once' 130
 
 # ---- Ctrl-Z and fg ----
 
-start 'echo $$ >pid.$RANK; echo >>up; for i in $(seq 100); do echo >>count; sleep 0.02; done'
+start 'echo $$ >pid.$RANK; echo >>count; echo >>up; for i in $(seq 99); do sleep 0.02; echo >>count; done'
 kill -TSTP $launcher
 await state_is $launcher T
 tap $? 'SIGTSTP stops tdrun' out
