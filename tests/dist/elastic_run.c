@@ -36,7 +36,7 @@ typedef struct elastic_board {
     _Atomic int rank_pids[PROCS_MAX];
     _Atomic int64_t step;
     _Atomic double stepped; /* when the latest step was committed */
-    _Atomic bool struck, gave, moved_on;
+    _Atomic bool struck, gave, moved_on, played;
     _Atomic uint64_t hash;
     _Atomic bool differ;
     _Atomic int worlds, adoptions;
@@ -233,9 +233,9 @@ static int run_store(void)
 
 typedef struct elastic_parent {
     pid_t store;
-    pid_t pids[MOST]; /* 0: has ended, and was waited for */
-    int started, alive, killed, waiting;
-    double deaths[MOST], recovered[MOST]; /* since the death that was waited for */
+    pid_t pids[MOST];                          /* 0: has ended, and was waited for */
+    int started, alive, owed, killed, waiting; /* owed: replacements that are still to start */
+    double deaths[MOST], recovered[MOST];      /* since the death that was waited for */
     elastic_result result;
 } elastic_parent;
 
@@ -283,10 +283,15 @@ static void reap_all(elastic_parent *p)
         p->result.failed += WIFEXITED(status) && WEXITSTATUS(status) != 0;
         if (WIFSIGNALED(status)) {
             note_death(p);
-            if (board->c.replaced) {
-                start_process(p);
-            }
+            p->owed += board->c.replaced;
         }
+    }
+}
+
+static void replace(elastic_parent *p)
+{
+    for (; p->owed > 0 && (player == NULL || board->played); p->owed--) {
+        start_process(p);
     }
 }
 
@@ -368,8 +373,9 @@ static void run_all(elastic_parent *p, double limit)
     const elastic_case *c = &board->c;
     double begin = td_clock(), next = 0;
     int kills = 0;
-    while (p->alive > 0 && td_clock() < begin + limit) {
+    while (p->alive + p->owed > 0 && td_clock() < begin + limit) {
         reap_all(p);
+        replace(p);
         look_at_recovery(p);
         continue_stopped(p);
         bool ready = !c->paced || p->waiting == p->killed;
@@ -391,6 +397,11 @@ static void run_all(elastic_parent *p, double limit)
 void elastic_play(void (*fn)(td_store *store))
 {
     player = fn;
+}
+
+void elastic_played(void)
+{
+    board->played = true;
 }
 
 static int run_player(void)

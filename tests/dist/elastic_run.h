@@ -58,3 +58,5 @@ elastic_result elastic_require_storm(elastic_case c, double limit);
 
 /* In the run's other processes, for tests that play a member: the store, with the run's prefix. */
 void elastic_play(void (*fn)(td_store *store));
+/* For fn, and needed with `replaced`: from here on processes that die are replaced. */
+void elastic_played(void);

@@ -178,7 +178,9 @@ static void play_a_silent_process(td_store *store)
     int64_t ids;
     wait_for_the_end(store, 0);
     REQUIRE_OK(td_store_add(store, "ids", 1, &ids));
-    wait_for_the_end(store, ids == 2 ? 2 : 1); /* the newcomer */
+    REQUIRE(ids == 2);
+    elastic_played();
+    wait_for_the_end(store, 2); /* the newcomer, which has found this process's number */
 }
 
 /* Nobody has the state, and one of those that have come does not answer: the newcomer does not wait
@@ -190,7 +192,7 @@ static void test_a_newcomer_that_says_nothing(void **state)
     c.ranks = 2, c.replaced = true, c.when = ELASTIC_BEFORE_COMMIT, c.victim = 0, c.at = 5;
     c.timeout = 2;
     elastic_play(play_a_silent_process);
-    elastic_result r = elastic_run(&c, 50);
+    elastic_result r = elastic_run(&c, 30);
     assert_int_equal(r.failed, 1);
     assert_true(r.hash == 0);
     assert_non_null(strstr(r.message, "start the run again from its latest checkpoint"));
