@@ -49,10 +49,7 @@ rm -f out # a line of the run before would be taken for this one's
 # shellcheck disable=SC2086
 "$apps/cifar_resnet18" --spawn 2 $few --save one >out 2>&1 &
 parent=$!
-for ((i = 0; i < 1200; i++)); do
-    grep -qs '== step: \[  2/8\]' out && break
-    sleep 0.05
-done
+await_line '== step: \[  2/8\]' out
 kill -TERM "$(pgrep -P $parent | tail -n 1)"
 wait $parent
 rc=$?

@@ -102,15 +102,9 @@ port=$(free_port)
 for node in first second; do
     three_d --nnodes 1:2 --rdzv-endpoint "127.0.0.1:$port" --max-restarts 5 --nproc-per-node 4 -- --resume 1 >$node 2>&1 &
     nodes[${#nodes[@]}]=$!
-    for ((i = 0; i < 1000; i++)); do # until the first one has the port
-        grep -q ":$(printf %04X "$port") 0*:0000 0A " /proc/net/tcp /proc/net/tcp6 && break
-        sleep 0.02
-    done
+    await_line ":$(printf %04X "$port") 0*:0000 0A " /proc/net/tcp /proc/net/tcp6 # the first one has the port
 done
-for ((i = 0; i < 1000; i++)); do
-    grep -qas '^step    24' first second && break
-    sleep 0.02
-done
+await_line '^step    24' first second
 kill -TERM "${nodes[1]}"
 wait "${nodes[0]}"
 tap $? 'the node that is left ends the run' first

@@ -54,10 +54,7 @@ fails 'after the last epoch it is an error' 1 "^gpt: the test's loss is -?nan ov
 works 'a checkpoint in mid-epoch' "$gpt" "${few[@]}" --print-every 1 --save-every-steps 7 --save part.st
 "$gpt" "${few[@]}" --print-every 1 --epoch-steps 1500 --save long.st >running 2>&1 &
 pid=$!
-for _ in {1..600}; do
-    grep -q '^step 5/' running && break
-    sleep 0.05
-done
+await_line '^step 5/' running
 kill -INT $pid
 wait $pid
 [ $? -eq 130 ]

@@ -61,10 +61,7 @@ asked() { # asked SIGNAL TIMES COMMAND...: sent after a step; $rc
     rm -f asked out
     "$@" --save asked --print-every 1 >out 2>&1 &
     child=$!
-    for ((i = 0; i < 1200; i++)); do
-        grep -qs '== step' out && break
-        sleep 0.05
-    done
+    await_line '== step' out
     for ((i = 0; i < times; i++)); do
         kill -"$signal" $child 2>/dev/null
         sleep 0.02

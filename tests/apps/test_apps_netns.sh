@@ -14,15 +14,6 @@ slack=10 # seconds; promised is one, which a busy machine cannot show
 cd "$work" || exit 1
 few_images
 
-seen() { # seen PATTERN FILE: within 60 s
-    local i
-    for ((i = 0; i < 1200; i++)); do
-        grep -qsE -- "$1" "$2" && return 0
-        sleep 0.05
-    done
-    return 1
-}
-
 # cut_and_mend NAME PORT PATTERN COMMAND...: runs it on both nodes; once node 0 says PATTERN, the
 # link is cut until both ranks have complained, and then it is whole again.
 cut_and_mend() {
@@ -34,12 +25,12 @@ cut_and_mend() {
             --master-port "$port" --max-restarts 5 "$@" --timeout $timeout >node.$node 2>&1 &
         pids[node]=$!
     done
-    seen "$pattern" node.0
+    await_line "$pattern" node.0
     tap $? "$name: two nodes train" node.1
     link down
     cut=$EPOCHREALTIME
     for node in 0 1; do
-        seen "timed out after $timeout.0 s on rank $node: rank" node.$node
+        await_line "timed out after $timeout.0 s on rank $node: rank" node.$node
         took=$(awk "BEGIN { print $EPOCHREALTIME - $cut }")
         echo "# after $took s" >>node.$node
         awk "BEGIN { exit !($took <= $timeout + $slack) }"

@@ -91,22 +91,13 @@ says 'two ranks' 'batch 2 on each of 2 ranks'
 works 'train_net by tdrun' apps/tdrun --nproc-per-node 2 "${train_net[@]}" OUT_DIR by_tdrun
 same 'the same bits' by_srun/checkpoints/ckpt_ep_001 by_tdrun/checkpoints/ckpt_ep_001
 
-running() { # running PATTERN FILE: within 60 s
-    local i
-    for ((i = 0; i < 1200; i++)); do
-        grep -qsE -- "$1" "$2" && return 0
-        sleep 0.05
-    done
-    return 1
-}
-
 long="--limit 1024 --batch-size 8 --epochs 20 --print-every 1" # 64 steps an epoch: time for a signal
 # A task that dies ends the job, at once and not with the code of success.
 rm -f "$work/out" # or the lines of the run before would count
 # shellcheck disable=SC2086
 srun --nodes 2 --ntasks 2 --kill-on-bad-exit=1 --label apps/cifar_resnet18 $long >"$work/out" 2>&1 &
 job=$!
-running 'step: \[  2/64\]' "$work/out"
+await_line 'step: \[  2/64\]' "$work/out"
 begin=$EPOCHREALTIME
 kill -KILL "$(pgrep -n -f "^apps/cifar_resnet18 .*--print-every 1")"
 wait $job
@@ -121,7 +112,7 @@ rm -f "$work/out"
 # shellcheck disable=SC2086
 srun --nodes 2 --ntasks 2 --job-name cancelled apps/cifar_resnet18 $long --save cancelled >"$work/out" 2>&1 &
 job=$!
-running 'step: \[  2/64\]' "$work/out"
+await_line 'step: \[  2/64\]' "$work/out"
 scancel --signal=TERM --name cancelled
 wait $job
 says 'TERM from Slurm: it stops with a checkpoint' 'stopped after step [0-9]+ of epoch 1; go on with --resume cancelled'

@@ -313,15 +313,6 @@ node() { # node RANK NAME ARGUMENTS...: in the background; output in $work/NAME,
     pid=$!
 }
 
-await_line() { # await_line PATTERN NAME: node NAME says it, within 60 s
-    local i
-    for ((i = 0; i < 1200; i++)); do
-        grep -qsE -- "$1" "$work/$2" && return 0
-        sleep 0.05
-    done
-    return 1
-}
-
 port=$(free_port)
 node 1 second --nproc-per-node 1 "$worker" env meet # the host comes later
 second=$pid
@@ -338,7 +329,7 @@ file_says 'two nodes: they meet' "$work/second" '^met rank=2 world=3 local=0/1 s
 port=$(free_port)
 node 0 first "$worker" env meet # the host comes first, and says for whom it waits
 first=$pid
-await_line 'waiting for' first
+await_line 'waiting for' "$work/first"
 node 1 second "$worker" env meet
 wait "$pid" "$first"
 code_is 'a node that comes late' 0 $? "$work/first"
@@ -392,7 +383,7 @@ first=$pid
 node 1 second --max-restarts 1 "$worker" "note:$dir" "until:$dir/go" meet
 wait_for "$dir/0.0" "$dir/1.0"
 kill -STOP "$pid"
-await_line 'was lost: no sign of life' first
+await_line 'was lost: no sign of life' "$work/first"
 kill -CONT "$pid"
 wait_for "$dir/0.1" "$dir/1.1"
 tap $? 'a node that was given up and is heard again: both start again' "$work/second"

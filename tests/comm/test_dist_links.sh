@@ -34,15 +34,6 @@ nodes() { # nodes ADDRESS ARGUMENTS...: a launcher on each host, in the backgrou
     done
 }
 
-await_line() { # await_line PATTERN FILE: it comes within 60 s
-    local i
-    for ((i = 0; i < 1200; i++)); do
-        grep -qsE "$1" "$2" && return 0
-        sleep 0.05
-    done
-    return 1
-}
-
 both_end() { # both_end NAME PATTERN: both nodes end with an error in time, and say this
     local node took
     for node in 0 1; do

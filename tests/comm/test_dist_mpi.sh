@@ -94,15 +94,13 @@ stray() { # processes of the worker that are still there
     pgrep -f "^$build/tests/worker_gloo .* $work/" | tr '\n' ' '
 }
 
+all_reduced() { [ "$(grep -cs '^reduced' "$work/log")" -eq 3 ]; }
 start() { # start SECONDS FILE: three workers under mpirun, that reduce until FILE is there
     : >"$work/log" # or the lines of the run before would count
     mpirun --oversubscribe --bind-to none -n 3 "$build/tests/worker_gloo" "$1" "$2" \
         >"$work/log" 2>&1 </dev/null &
     mpirun=$!
-    for ((i = 0; i < 1200; i++)); do # a minute: sanitizers on a busy machine
-        [ "$(grep -cs '^reduced' "$work/log")" -eq 3 ] && break
-        sleep 0.05
-    done
+    await all_reduced
     pid=$(pgrep -f "^$build/tests/worker_gloo .* $2$" | sed -n 2p)
     [ -n "$pid" ] || kill $mpirun # nothing would ever end it
 }

@@ -9,14 +9,6 @@ trap 'kill -KILL $(jobs -p) 2>/dev/null; rm -rf "$work"' EXIT
 ulimit -c 0 # SIGXCPU and SIGQUIT would dump cores
 cd "$work" || exit 1
 
-await() { # await COMMAND...: until it succeeds, 60 s at most
-    local i
-    for ((i = 0; i < 6000; i++)); do
-        "$@" 2>/dev/null && return 0
-        sleep 0.01
-    done
-    return 1
-}
 lines() { [ "$(wc -l <"$1")" -ge "$2" ]; }
 state_is() { [[ $(sed 's/.*) //; s/ .*//' "/proc/$1/stat") == $2 ]]; } # state_is PID PATTERN
 has_ended() { [ ! -e "/proc/$1" ] || state_is "$1" '[ZX]'; }

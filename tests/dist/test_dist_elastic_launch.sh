@@ -14,13 +14,7 @@ run() { # run FOLDER OPTION...: in the background
     "$apps/tdrun" "${@:2}" "$worker" "$work/$1" $steps >"$work/$1/out" 2>&1 &
     launcher=$!
 }
-started() { # started N: waits until N workers have been started
-    for ((i = 0; i < 3000; i++)); do
-        [ -e "$folder/pids" ] && [ "$(wc -l <"$folder/pids")" -ge "$1" ] && return 0
-        sleep 0.01
-    done
-    return 1
-}
+started() { [ "$(wc -l <"$folder/pids")" -ge "$1" ]; } # started N: N workers have been started
 fingerprint() { grep -o 'fingerprint [0-9a-f]*' "$work/$1/out" | sort -u; }
 
 run alone --elastic 1:1
@@ -32,7 +26,7 @@ run storm --elastic 1:3
 folder=$work/storm
 killed=0
 for n in 3 4 5 6 7 8; do
-    started $n && sleep 0.2
+    await started $n && sleep 0.2
     victim=$(tail -n $((n % 3 + 1)) "$folder/pids" | head -n 1) # of the last three, some may have ended
     kill -KILL "$victim" 2>/dev/null && killed=$((killed + 1)) || kill -KILL "$(tail -n 1 "$folder/pids")"
 done
@@ -43,10 +37,7 @@ tap $? "nine workers were started, and the fingerprint is an undisturbed run's" 
 
 run lost --elastic 1:1 --max-restarts 1
 folder=$work/lost
-for ((i = 0; i < 3000; i++)); do
-    [ -e "$folder/run.safetensors" ] && break
-    sleep 0.01
-done
+await test -e "$folder/run.safetensors"
 kill -KILL "$(head -n 1 "$folder/pids")"
 wait $launcher
 tap $? 'where all that had the state are dead, the run starts again' "$folder/out"

@@ -119,6 +119,17 @@ together() { # together NAME COMMAND COMMAND: both at once, in shells; both end 
     tap $((one != 0 || two != 0)) "$1" "$work/out"
 }
 
+await() { # await COMMAND...: until it succeeds; 60 s at most
+    local i
+    for ((i = 0; i < 6000; i++)); do
+        "$@" 2>/dev/null && return 0
+        sleep 0.01
+    done
+    return 1
+}
+
+await_line() { await grep -aqsE -- "$@"; } # await_line PATTERN FILE...: a file has such a line
+
 done_testing() {
     echo "1..$tap_number"
     exit $((tap_failures > 0))
