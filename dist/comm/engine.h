@@ -108,7 +108,7 @@ typedef struct td_engine_type {
      * reason stays. Any thread, any number of times. */
     void (*abort)(void *engine, td_status status, const char *reason);
     /* What another rank has entered last; false: unknown. note: "" or more about the rank, "its
-     * process, pid 123, is stopped". Any thread, also while run() runs. NULL if `end` is not. */
+     * process, pid 123, is stopped". Any thread, also while run() runs. NULL where `end` is set. */
     bool (*entered)(void *engine, int rank, td_entered *entered, char note[TD_NOTE_BYTES]);
     /* Fails if another rank has died. NULL: only collectives notice a death. Any thread. */
     td_status (*look)(void *engine);

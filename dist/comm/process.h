@@ -13,7 +13,7 @@
  * for children or connections: a connection that is never accepted waits for its whole time-out. */
 td_status td_files_for(int processes, int each);
 
-/* Seconds that are left, but some, for calls to which 0 says nothing. */
+/* Seconds until the deadline, at least 1 ms: calls take 0 for a time-out that was not given. */
 double td_seconds_until(double deadline);
 
 /* Closes a descriptor, unless it is negative. */

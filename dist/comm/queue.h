@@ -77,7 +77,7 @@ td_work *td_work_take(td_group *group, const td_collective *c, double timeout);
 td_work *td_work_of_device(td_group *group, const td_collective *c, struct td_device_engine *engine,
                            uint64_t ticket);
 
-/* To the caller, who waits at once if there is no place for the handle. */
+/* Gives the caller the work as *handle; handle NULL: waits for the work. */
 td_status td_work_hand_over(td_work *work, td_work **handle);
 
 /* Waits until no thread drives the engine. No thread drives it until td_engine_release. */

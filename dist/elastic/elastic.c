@@ -210,10 +210,10 @@ int64_t td_elastic_step(const td_elastic *e)
 
 bool td_elastic_failed(td_elastic *e)
 {
-    if (e->stands && (e->failed || world_is_broken())) {
+    e->failed = e->failed || world_is_broken();
+    if (e->failed) {
         td_elastic_restore(e);
         e->stands = false;
-        e->failed = true;
     }
     return e->failed;
 }

@@ -349,9 +349,8 @@ static td_status sync_bn_convert(td_module *m, td_group *group)
 
 td_module *td_convert_sync_batch_norm(td_module *net, td_group *group)
 {
-    group = group != NULL ? group : td_dist_world();
     for (td_module *m = net; m != NULL; m = td_module_next(net, m)) {
-        if (sync_bn_convert(m, group) != TD_OK) {
+        if (sync_bn_convert(m, group != NULL ? group : td_dist_world()) != TD_OK) {
             td_module_free(net);
             return NULL;
         }

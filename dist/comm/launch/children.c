@@ -91,8 +91,6 @@ void td_children_clear(td_children *all)
 pid_t td_children_fork(td_children *all, int place, td_signal_watch *watch)
 {
     watch->children = all;
-    td_child *c = &all->list[place];
-    *c = (td_child){ 0 };
     all->notes[place] = (td_error_note){ 0 }; /* before the child reports */
     pid_t parent = getpid();
     pid_t pid = fork();
@@ -100,8 +98,8 @@ pid_t td_children_fork(td_children *all, int place, td_signal_watch *watch)
         begin_child(all, watch, parent);
     } else if (pid > 0) {
         setpgid(pid, pid); /* in parent and child: the first call counts */
-        c->pid = pid;
-        c->running = true;
+        all->list[place] = (td_child){ .pid = pid };
+        all->list[place].running = true;
         all->count += place == all->count;
     }
     return pid;

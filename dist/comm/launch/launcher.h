@@ -93,7 +93,7 @@ bool td_workers_look(td_workers *w, td_worker_failure *failure);
  * replaced, and td_workers_look reports them. */
 bool td_workers_struck(const td_workers *w);
 void td_workers_replace(td_workers *w, int world, td_signal_watch *watch);
-/* To be counted, stopped, and sent signals. */
+/* The workers, to count, stop and signal them; w keeps the list. */
 td_children *td_workers_children(const td_workers *w);
 /* keep_logs: keeps a temporary log folder if a worker's output is in it. */
 void td_workers_close(td_workers *w, bool keep_logs);
