@@ -147,6 +147,22 @@ static td_status state_lost(const td_elastic *e)
                    e->world, e->members.count, e->members.count == 1 ? "" : "s");
 }
 
+/* The same processes at the same step: none has died, and a failure that comes again and again is
+ * the program's own. */
+static td_status check_repeats(td_elastic *e)
+{
+    enum { MOST = 5 };
+    const td_elastic_members *m = &e->members, *b = &e->before;
+    bool same = m->count == b->count && m->step == b->step &&
+                memcmp(m->ids, b->ids, (size_t)m->count * sizeof *m->ids) == 0;
+    e->repeats = same ? e->repeats + 1 : 0;
+    e->before = *m;
+    TD_CHECK(e->repeats < MOST, TD_E_PEER,
+             "the run has failed %d times after step %" PRId64 ", and no process has died: %s",
+             MOST, m->step, e->message);
+    return TD_OK;
+}
+
 /* Whether a collective of the world has failed: a caller that has lost its status, as one that
  * makes a tensor of the group's memory, says TD_E_NOMEM. */
 static bool world_is_broken(void)
@@ -168,6 +184,7 @@ static td_status next_world(td_elastic *e, bool *again)
     if (e->rank >= 0 && e->members.step < 0) {
         return state_lost(e);
     }
+    TD_TRY(check_repeats(e));
     e->failed = false;
     td_status status = e->rank >= 0
                            ? make_world(e)
@@ -182,6 +199,7 @@ bool td_elastic_meet(td_elastic *e)
 {
     enum { TRIES = 100 };
     bool again = !e->over && e->status == TD_OK;
+    snprintf(e->message, sizeof e->message, "%s", td_last_error());
     for (int tries = 0; again && tries < TRIES; tries++) {
         e->status = next_world(e, &again);
         snprintf(e->message, sizeof e->message, "%s", td_last_error());

@@ -38,6 +38,8 @@ struct td_elastic {
     td_status status;
     char message[1024];
     td_elastic_members members; /* of the latest world; count 0: there was none */
+    td_elastic_members before;  /* of the world before this process's latest one */
+    int repeats;                /* worlds of the same members at the same step */
     td_elastic_kept kept;
 };
 

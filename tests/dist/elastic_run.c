@@ -136,6 +136,10 @@ static void learn_step(elastic_process *p)
     if (board->c.pause > 0) {
         td_sleep(board->c.pause);
     }
+    if (board->c.differs && step == board->c.at) {
+        double numbers[2] = { 0 };
+        (void)td_all_reduce_numbers(NULL, numbers, td_dist_rank() == 0 ? 1 : 2);
+    }
     strike(ELASTIC_BEFORE_COMMIT, step);
     if (td_elastic_commit(p->run)) {
         strike(ELASTIC_BEFORE_UPDATE, step);

@@ -36,6 +36,7 @@ typedef struct elastic_case {
     bool stops;    /* the victim is stopped instead, and continues when the others have gone on */
     int stillborn; /* so many end themselves at once, or some 0.15 ms later each, after they have
                       taken up the state: on their way into a world */
+    bool differs;  /* at step `at` the ranks' collectives differ, each time */
     bool donor;    /* who takes up the state for the first time kills who gave it */
 } elastic_case;
 

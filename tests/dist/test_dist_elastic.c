@@ -209,6 +209,19 @@ static void test_newcomers_alone(void **state)
     assert_non_null(strstr(r.message, "start the run again from its latest checkpoint"));
 }
 
+/* It would come again for ever. */
+static void test_a_failure_of_the_program(void **state)
+{
+    (void)state;
+    elastic_case c = base;
+    c.differs = true, c.at = 5;
+    elastic_result r = elastic_run(&c, 30);
+    assert_int_equal(r.failed, c.ranks);
+    assert_true(r.hash == 0);
+    assert_non_null(strstr(r.message, "5 times after step 5, and no process has died"));
+    assert_non_null(strstr(r.message, "all_reduce"));
+}
+
 /* ---- storms ---- */
 
 static void test_storm(void **state)
@@ -242,6 +255,7 @@ int main(void)
         cmocka_unit_test(test_a_stopped_process),
         cmocka_unit_test(test_newcomers_alone),
         cmocka_unit_test(test_a_newcomer_that_says_nothing),
+        cmocka_unit_test(test_a_failure_of_the_program),
         cmocka_unit_test(test_storm),
     };
     size_t count = sizeof tests / sizeof *tests;
