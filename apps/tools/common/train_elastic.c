@@ -35,6 +35,7 @@ td_status train_check_elastic(const train_run *r)
           "a process that has died has written no trace: leave it out" },
         { a->files.hash_every > 0, "with --hash-every",
           "each rank writes a file of its own: leave it out" },
+        { a->compute.autotune, "with --autotune", "CPUs have nothing to choose: leave it out" },
     };
     for (size_t i = 0; i < sizeof refused / sizeof *refused && ranks_elastic(); i++) {
         TD_CHECK(!refused[i].given, TD_E_ARG, "tdrun --elastic %s: %s", refused[i].what,
