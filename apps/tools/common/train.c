@@ -375,6 +375,9 @@ static td_status test(train_run *r)
         return TD_OK;
     }
     TD_TRY(train_evaluate(r, TEST_BATCH, &result));
+    if (r->stop) {
+        return TD_OK; /* a signal has ended the test: there is no whole result */
+    }
     TD_TRY(train_check_evaluation(r, &result));
     return r->task->tested(r, &result);
 }
