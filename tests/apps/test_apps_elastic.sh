@@ -55,7 +55,7 @@ same_end() { # same_end EXPECTED: the fingerprint, and no step is logged twice
     fingerprint_of storm >now
     same 'with the fingerprint of an undisturbed run' "$1" now
     cut -d, -f1,2 log/metrics.csv | grep -v ',$' | tail -n +2 | cut -d, -f1 | sort -nuc 2>out
-    tap $? 'each step was logged once' out
+    tap $? 'no step was logged twice' out
 }
 
 # ---- cifar_resnet18 ----
