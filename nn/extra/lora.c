@@ -249,11 +249,10 @@ static td_status lora_read(const td_safetensors *file, const td_safetensors_entr
 static td_status lora_read_layers(const td_safetensors *file, td_module *net, double alpha,
                                   int *count)
 {
-    const td_safetensors_entry *e;
     for (td_module *m = net; m != NULL; m = td_module_next(net, m)) {
         for (int i = 0; td_is_linear(m) && i < 2; i++) {
             char *name = lora_name(net, m, i);
-            e = name != NULL ? td_safetensors_find(file, name) : NULL;
+            const td_safetensors_entry *e = name != NULL ? td_safetensors_find(file, name) : NULL;
             free(name);
             if (e == NULL) {
                 break;

@@ -12,7 +12,6 @@ bool ranks_elastic(void)
     return getenv("TANDEM_ELASTIC") != NULL && td_dist_is_launched();
 }
 
-/* An elastic process begins in no world: the launcher's numbers hold until it is in one. */
 static int rank_number(const char *name, int here)
 {
     const char *text = ranks_elastic() && !td_dist_is_initialized() ? getenv(name) : NULL;

@@ -1,6 +1,7 @@
 /* What training with several processes needs: how a rank says hello, what part of the machine it
  * takes, who speaks, and how numbers of all ranks become one. In a process that has not called
- * td_dist_init there is one rank, 0. */
+ * td_dist_init there is one rank, 0; a process of tdrun --elastic has the launcher's numbers until
+ * it is in a world. */
 #pragma once
 
 #include "apps/tools/common/train_args.h"

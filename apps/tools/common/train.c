@@ -64,12 +64,11 @@ static td_status count_step(train_run *r, const double *results, int64_t targets
 td_status train_check_loss(const train_run *r, double loss)
 {
     TD_TRY(r->ranks.status); /* a peer may have died */
-    return isfinite(loss)
-               ? TD_OK
-               : td_fail(TD_E_ARG,
-                         "the loss is %g in epoch %" PRId64 ", step %" PRId64
-                         ": try a lower %s; --debug-nan names the operation where it began",
-                         loss, r->state.epoch + 1, r->state.batch + 1, r->args.words.lr);
+    TD_CHECK(isfinite(loss), TD_E_ARG,
+             "the loss is %g in epoch %" PRId64 ", step %" PRId64
+             ": try a lower %s; --debug-nan names the operation where it began",
+             loss, r->state.epoch + 1, r->state.batch + 1, r->args.words.lr);
+    return TD_OK;
 }
 
 int64_t train_group_size(const train_run *r)
@@ -185,14 +184,12 @@ static td_status take_results(train_run *r)
     TD_TRY(runner_next(&r->runner, results));
     TD_TRY(train_sum_leaves(r, &results[RESULT_LOSS]));
     TD_TRY(train_check_loss(r, results[RESULT_LOSS]));
-    if (last && results[RESULT_OUTCOME] == TD_SCALE_HOPELESS) { /* the scale cannot be smaller */
-        return td_fail(TD_E_ARG,
-                       "gradients are not finite in epoch %" PRId64 ", step %" PRId64
-                       ", however small the loss is scaled, so that no step can be taken: "
-                       "--debug-nan names the operation where it began; try a lower %s, or %s bf16",
-                       r->state.epoch + 1, r->state.batch + 1, r->args.words.lr,
-                       r->args.words.precision);
-    }
+    bool hopeless = last && results[RESULT_OUTCOME] == TD_SCALE_HOPELESS; /* the smallest scale */
+    TD_CHECK(!hopeless, TD_E_ARG,
+             "gradients are not finite in epoch %" PRId64 ", step %" PRId64
+             ", however small the loss is scaled, so that no step can be taken: --debug-nan names "
+             "the operation where it began; try a lower %s, or %s bf16",
+             r->state.epoch + 1, r->state.batch + 1, r->args.words.lr, r->args.words.precision);
     r->so_far.optim_steps += last && results[RESULT_OUTCOME] == TD_SCALE_TAKEN;
     TD_TRY(count_step(r, results, r->so_far.targets[batch % RUNNER_DEPTH]));
     if (r->ranks.elastic != NULL) {
@@ -378,6 +375,9 @@ static td_status test(train_run *r)
         return TD_OK;
     }
     TD_TRY(train_evaluate(r, TEST_BATCH, &result));
+    if (r->stop) {
+        return TD_OK; /* a signal has ended the test: there is no whole result */
+    }
     TD_TRY(train_check_evaluation(r, &result));
     return r->task->tested(r, &result);
 }
@@ -389,14 +389,13 @@ static td_status check_learned(const train_run *r)
         return TD_OK;
     }
     td_scaler_state now = td_scaler_now(r->made.scaler);
-    return now.skipped == 0
-               ? TD_OK
-               : td_fail(TD_E_ARG,
-                         "nothing was learned: the gradients of all %" PRId64
-                         " steps were beyond f16, though the loss was scaled by less in each, down "
-                         "to %g: train for more steps (--epochs, a smaller --batch-size), with "
-                         "--precision bf16, or in fp32",
-                         now.skipped, now.scale);
+    TD_CHECK(
+        now.skipped == 0, TD_E_ARG,
+        "nothing was learned: the gradients of all %" PRId64
+        " steps were beyond f16, though the loss was scaled by less in each, down to %g: train "
+        "for more steps (--epochs, a smaller --batch-size), with --precision bf16, or in fp32",
+        now.skipped, now.scale);
+    return TD_OK;
 }
 
 /* --save-model: the weights that were tested. */

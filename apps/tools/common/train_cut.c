@@ -57,8 +57,7 @@ td_status train_check_cut(const train_run *r)
     } refused[] = {
         { a->compute.graph, "--graph",
           "between its operations the host reads tokens and sends messages, which no graph "
-          "records; "
-          "leave it out" },
+          "records; leave it out" },
         { a->summary, "--summary", "each process has a part of it; start one process without" },
         { stages && a->files.hash_every > 0, "--hash-every",
           "a process has no other stage's tensors; compare checkpoints (apps/compare)" },
@@ -67,10 +66,9 @@ td_status train_check_cut(const train_run *r)
         { stages && td_math_now().precision == TD_PRECISION_FP16, "--precision fp16",
           "the stages do not agree on which steps are skipped; take bf16" },
     };
-    if (!td_dist_is_initialized() && (a->ranks.micro > 0 || a->ranks.slices > 0)) {
-        return td_fail(TD_E_ARG, "--micro and --slices are for processes; one is enough (--spawn "
-                                 "1, or tdrun --nproc-per-node 1)");
-    }
+    TD_CHECK(td_dist_is_initialized() || a->ranks.micro + a->ranks.slices == 0, TD_E_ARG,
+             "--micro and --slices are for processes; one is enough (--spawn 1, or tdrun "
+             "--nproc-per-node 1)");
     TD_CHECK(a->ranks.leaves <= 0 || a->ranks.micro <= 0, TD_E_ARG,
              "--leaves, and --micro: leaves are the micro-batches of a pipeline");
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {

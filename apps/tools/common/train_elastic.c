@@ -35,6 +35,7 @@ td_status train_check_elastic(const train_run *r)
           "a process that has died has written no trace: leave it out" },
         { a->files.hash_every > 0, "with --hash-every",
           "each rank writes a file of its own: leave it out" },
+        { a->compute.autotune, "with --autotune", "CPUs have nothing to choose: leave it out" },
     };
     for (size_t i = 0; i < sizeof refused / sizeof *refused && ranks_elastic(); i++) {
         TD_CHECK(!refused[i].given, TD_E_ARG, "tdrun --elastic %s: %s", refused[i].what,
@@ -43,12 +44,23 @@ td_status train_check_elastic(const train_run *r)
     return TD_OK;
 }
 
-/* In a process that was behind: the state has come from another one. */
+/* What a process that is behind will get from this one besides the tensors. */
+static void elastic_note(train_run *r)
+{
+    train_elastic *e = r->ranks.elastic;
+    e->notes.count = 0;
+    train_note_run(r, &e->notes);
+    e->state.metadata_count = e->notes.count;
+}
+
+/* In a process that was behind: the state has come from another one. If that dies before the world
+ * is made, this one may have to pass the state on. */
 static td_status elastic_adopted(const char *path, void *user)
 {
     train_run *r = user;
     TD_TRY(train_take_state(r, path));
     r->ranks.elastic->kept = r->state;
+    elastic_note(r);
     return TD_OK;
 }
 
@@ -72,9 +84,7 @@ static bool elastic_meet(train_run *r)
     train_elastic *e = r->ranks.elastic;
     r->stop = false;
     r->state = e->kept;
-    e->notes.count = 0;
-    train_note_run(r, &e->notes);
-    e->state.metadata_count = e->notes.count;
+    elastic_note(r);
     td_loader_close(r->loader);
     r->loader = NULL;
     return td_elastic_meet(e->run);
@@ -114,11 +124,9 @@ td_status train_commit(train_run *r)
 
 td_status train_elastic_close(train_run *r)
 {
-    td_status status = TD_OK;
-    if (r->ranks.elastic != NULL && r->ranks.elastic->run != NULL) {
-        status = td_elastic_close(r->ranks.elastic->run);
-    }
-    free(r->ranks.elastic);
+    train_elastic *e = r->ranks.elastic;
+    td_status status = e != NULL && e->run != NULL ? td_elastic_close(e->run) : TD_OK;
+    free(e);
     r->ranks.elastic = NULL;
     return status;
 }

@@ -24,8 +24,7 @@ td_status train_check_leaves(const train_run *r)
         return TD_OK;
     }
     TD_CHECK(td_dist_is_initialized() || ranks_elastic(), TD_E_ARG,
-             "--leaves is for processes; one is enough (--spawn 1, or tdrun "
-             "--nproc-per-node 1)");
+             "--leaves is for processes; one is enough (--spawn 1, or tdrun --nproc-per-node 1)");
     TD_CHECK(!r->args.compute.graph, TD_E_ARG,
              "--leaves, and --graph: the gradients of leaves are written to "
              "other memory in turn, which no graph can record");
