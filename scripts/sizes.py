@@ -46,7 +46,7 @@ PLAN = [
     ("dist/slices", 560, 929, "VOCAB and SEQUENCE: a vocabulary, and rows, beyond a rank's memory"),
     ("dist/pipeline", 600, 1489, "leaves over stages, messages asked for ahead, cutting by work, forward alone, and drawings are half of it"),
     ("dist/leaves", 880, 998, "a leaf may be a micro-batch: backwards in halves, of parts of a model"),
-    ("dist/elastic", 670),
+    ("dist/elastic", 680),
     ("dist/dp", 650),
     ("dist/sync_bn", 340),
     ("dist/graph", 100),
