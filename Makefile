@@ -109,7 +109,7 @@ $(foreach p,$(TESTS),$(if $(findstring $(p),$(notdir $(TEST_SRC:.c=) $(TEST_SCRI
     $(error TESTS: no test has '$(p)' in its name)))
 # The test programs that chosen scripts start. A script names them whole, or by a beginning that ends in _.
 NAMES    := $(if $(TESTS),$(if $(TEST_SH),$(shell grep -oh 'test_[a-z0-9_]*' $(TEST_SH))))
-# Test programs and scripts without the word start no app.
+# Of chosen tests only scripts that name apps start any: test programs start none.
 WITH_APPS := $(if $(TESTS),$(if $(TEST_SH),$(shell grep -l apps $(TEST_SH))),all)
 STARTED  := $(filter $(addprefix $(B)/tests/,$(NAMES:%_=%_%)),$(call tests_of,$(TEST_SRC)))
 LONG     := $(call tests_of,$(LONG_SRC))

@@ -39,5 +39,5 @@
 #define TD_LVALUE(type, ...) __VA_ARGS__
 #endif
 
-/* Calls NAME_at with NAME_options, whose values these are, and the caller's place. */
+/* Calls NAME_at with a NAME_options of these values, and with the caller's place. */
 #define TD_CALL(NAME, ...) NAME##_at((NAME##_options){ __VA_ARGS__ }, TD_HERE)

@@ -13,9 +13,9 @@ enum {
 typedef struct td_apply_group {
     int64_t count;                      /* of groups */
     int64_t depth;                      /* products in a tap */
-    int64_t source_channels;            /* from_channels are with their padding */
+    int64_t source_channels;            /* without padding, which from_channels count */
     int64_t from_channels, to_channels; /* of a group */
-    int64_t panels, all_panels;         /* of a group, of all */
+    int64_t panels, all_panels;         /* of a group, of all groups */
 } td_apply_group;
 
 typedef struct td_apply_plan {

@@ -18,13 +18,13 @@ typedef struct td_bf16_packed {
     int64_t low;   /* elements to the low parts of split numbers, or 0 */
 } td_bf16_packed;
 
-/* A part of x and dy that is packed at a time: some blocks at some rows. */
+/* The part of x and dy that is packed at a time: some blocks at some rows. */
 typedef struct td_bf16_slab {
-    int64_t most_blocks, most_y_rows, most_x_rows;
-    int64_t block, blocks; /* the present one begins at, and has */
+    int64_t most_blocks, most_y_rows, most_x_rows; /* of any slab: the packed memory has room */
+    int64_t block, blocks; /* the present slab's first block, and how many */
     int64_t y_row, y_rows;
     int64_t x_row, x_rows;
-    bool first;
+    bool first; /* of all: no earlier slab has written dw */
 } td_bf16_slab;
 
 typedef struct td_bf16_reduce {

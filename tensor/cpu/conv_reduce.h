@@ -8,8 +8,8 @@ enum {
     TD_REDUCE_TILE = 128, /* input channels of a tile, at most; then whole register blocks */
 };
 
-/* How the rows of dy, over which is summed, are cut: into blocks, and these into pieces, which are
- * tasks of their own; a piece is done in stages of some blocks. */
+/* Sums are over the rows of dy. Blocks are TD_REDUCE_ROWS of them; a piece, which has tasks of its
+ * own, is some blocks, and its tasks are run in stages of fewer blocks. */
 typedef struct td_reduce_cut {
     int64_t rows, blocks;
     int64_t pieces, per_piece; /* blocks in a piece */
@@ -26,8 +26,8 @@ typedef struct td_reduce_plan {
     int64_t panels, tiles;                  /* of output and input channels, of a group */
     int64_t width;                          /* columns of a panel of packed dy */
     struct {
-        int64_t groups, panels, tiles; /* in a task */
-        int64_t count;                 /* of dw: tasks of a piece */
+        int64_t groups, panels, tiles; /* in a span: the part of dw that is a task's */
+        int64_t count;                 /* of spans: tasks of a piece */
     } span;
     td_reduce_cut cut;
     bool packs; /* rows of dy are copied, as they are read often */

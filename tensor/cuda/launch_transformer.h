@@ -48,7 +48,7 @@ typedef struct td_cuda_attention_grads {
 void td_cuda_launch_attention_grad(td_dtype dtype, const td_cuda_attention_job *a,
                                    const td_cuda_attention_grads *g, cudaStream_t stream);
 
-/* Any width. */
+/* An even width. */
 typedef struct td_cuda_rope_job {
     int64_t batch, tokens, heads, width;
     td_cuda_heads x, y;

@@ -96,7 +96,8 @@ static void block_given(const void *arena, size_t offset, void *user)
         return;
     }
     recording *r = &plan.running;
-    for (td_memory_block *b = r->blocks + r->block_count; b-- > r->blocks;) {
+    for (int i = r->block_count; i-- > 0;) {
+        td_memory_block *b = &r->blocks[i];
         if (b->offset == offset && b->to == STILL_TAKEN) {
             b->to = r->op_count - 1 > b->from ? r->op_count - 1 : b->from;
             r->in_use -= b->bytes;
@@ -186,8 +187,7 @@ td_memory_plan td_memory_plan_get(void)
                               .peak = r->peak,
                               .peak_op = r->peak_op };
     for (int i = 0; i < r->block_count; i++) {
-        const td_memory_block *b = &r->blocks[i];
-        size_t end = b->offset + b->bytes;
+        size_t end = r->blocks[i].offset + r->blocks[i].bytes;
         result.extent = end > result.extent ? end : result.extent;
     }
     return result;

@@ -5,7 +5,7 @@
 
 bool td_grow(void *items, int64_t count, size_t size)
 {
-    void *now, *grown;
+    void *now, *grown; /* copied, as *items has another type than void * */
     if ((count & (count - 1)) != 0) {
         return true;
     }

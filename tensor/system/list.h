@@ -5,11 +5,12 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-/* Makes room for one more item of `size` bytes in the array that *items, a pointer of any type,
- * points to: arrays double when their count is a power of two. false: no memory, and the array is
- * as it was. */
+/* Makes room for one more item of `size` bytes in an array of `count`. items: the address of the
+ * pointer to the array, of any type; the pointer of an empty array may be NULL. All of the array's
+ * memory comes from here (or is of one item): it doubles when the count is a power of two. false:
+ * no memory, and the array is unchanged. */
 bool td_grow(void *items, int64_t count, size_t size);
-/* Adds a copy of the text to an array of `count`; false: no memory. */
+/* Adds a copy of the text to such an array, whose count the caller increases; false: no memory. */
 bool td_add_text(char ***texts, int64_t count, const char *text);
 /* Frees such an array and its texts, of which some may be NULL. NULL is fine. */
 void td_free_texts(char **texts, int64_t count);
@@ -30,8 +31,8 @@ static inline void *td_list_room(void *items, size_t count, size_t *capacity, si
     return grown;
 }
 
-/* In a linked list that begins at *list, whose items have a `next`: what points to the item; with
- * NULL, what ends the list. */
+/* The address of the pointer to the item in a linked list that begins at *list, whose items have a
+ * `next`; item NULL: of the pointer that ends the list. The item must be in the list. */
 #define TD_LINK_TO(list, item)                                                                     \
     __extension__({                                                                                \
         __typeof__(list) td_link_ = (list);                                                        \

@@ -28,7 +28,8 @@
 int td_temporary_open(const char *path, char **name);
 FILE *td_temporary_file(const char *path, char **name); /* the same as a stream; NULL with errno */
 
-/* The same with td_temporary_failed's status. bytes: of the whole file; 0: unknown. */
+/* td_temporary_file with the status of td_temporary_failed. bytes: of the whole file, for the
+ * message; 0: unknown. td_temporary_end takes *file and *name. */
 td_status td_temporary_begin(const char *path, int64_t bytes, FILE **file, char **name);
 
 /* written TD_OK: syncs the file to the disk, closes it, renames it to its target, and syncs the

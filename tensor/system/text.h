@@ -29,7 +29,8 @@ bool td_is_utf8(const char *text);
 /* For all that is printed: each byte that is not plain becomes '?', but for tabs. */
 void td_clean_text(char *text);
 
-/* Formats behind the text in `size` bytes, as far as there is room; numbers as in number.h. */
+/* Formats behind the text, which has `size` bytes of memory; what has no room is dropped. Numbers
+ * are written as by number.h. */
 void td_append(char *text, size_t size, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

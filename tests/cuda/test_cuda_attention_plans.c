@@ -1,15 +1,10 @@
 /* Without a GPU: cuDNN has plans for attention and its gradient on an H100 and an H200 that are
- * only described, and what workspace they ask for. cuDNN compiles these kernels when it makes a
- * plan, which takes a driver: a stand-in (tests/cuda/libcuda.c). The gradient's graph is the one
- * whose sums have one order: it keeps dp, of which the workspace is a multiple. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
+ * only described, and what workspace they ask for. The test describes the graphs itself, and proves
+ * nothing about tandem's attention, which does not use cuDNN: it holds docs/cuda.md's numbers
+ * against cuDNN's version. cuDNN compiles these kernels when it makes a plan, which takes a driver:
+ * a stand-in (tests/cuda/libcuda.c). The gradient's graph is the one whose sums have one order: it
+ * keeps dp, of which the workspace is a multiple. */
+#include "tests/cuda/described_gpu.h"
 
 #if TD_HAVE_CUDA && !TD_EMULATED
 
@@ -17,16 +12,6 @@
 #include <unistd.h>
 
 #include "tensor/cuda/cudnn_plan.c" /* for its inside: it asks for plans of convolutions only */
-#include "tests/help/sanitized.h"
-
-#if TD_SANITIZED
-/* As in test_cuda_plans.c. */
-int __lsan_is_turned_off(void);
-int __lsan_is_turned_off(void)
-{
-    return 1;
-}
-#endif
 
 typedef cudnnBackendDescriptor_t part;
 
@@ -316,25 +301,6 @@ static bool open_driver(void)
     return dlopen(path, RTLD_NOW | RTLD_GLOBAL) != NULL;
 }
 
-/* An H100 is described as an H200 with another name. */
-static td_cudnn_target target_of(const char *name)
-{
-    char json[4096];
-    FILE *file = fopen("tests/gpu/h200.json", "r"); /* tests run in the project's root */
-    assert_non_null(file);
-    json[fread(json, 1, sizeof json - 1, file)] = '\0';
-    fclose(file);
-    memcpy(strstr(json, "H200"), name, strlen(name));
-    td_cudnn_target target = { .lib = td_cudnn_open() };
-    if (target.lib == NULL) {
-        print_message("# skipped: %s\n", td_last_error());
-        skip();
-    }
-    target.description = td_cudnn_describe(target.lib, json);
-    assert_non_null(target.description);
-    return target;
-}
-
 static void check_plans(graph like)
 {
     enum { FEW = 4096 };
@@ -354,7 +320,7 @@ static void check_plans(graph like)
 
 static void test_plans(const char *name)
 {
-    td_cudnn_target target = target_of(name);
+    td_cudnn_target target = described_gpu(name);
     const graph graphs[] = {
         { .batch = 8, .heads = 12, .kv_heads = 12, .tokens = 1024, .width = 64, .causal = true },
         { .batch = 2, .heads = 12, .kv_heads = 4, .tokens = 1000, .width = 128, .causal = true },
@@ -388,21 +354,6 @@ int main(void)
         fprintf(stderr, "%s\n", dlerror());
         return 1;
     }
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
-
-#else
-
-static void test_this_build_has_no_cudnn(void **state)
-{
-    (void)state;
-    print_message("# skipped: this build has no cuDNN\n");
-    skip();
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_this_build_has_no_cudnn) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
 

@@ -4,6 +4,9 @@
 #pragma once
 
 #include "tensor/cpu/conv.h"
+#include "tests/help/sanitized.h"
+
+#include <stdlib.h>
 
 /* A pass writes what it is named after: y, x, w, or the bias. */
 typedef struct conv_operands {
@@ -30,6 +33,13 @@ void conv_check(const conv_method *method, const td_conv2d_desc *desc);
 /* Random numbers for shapes and operands alike. */
 void conv_seed(uint64_t value);
 uint64_t conv_random(void);
+
+/* How many random shapes to check: under sanitizers, which make this slow, only make test-long
+ * checks all. */
+static inline uint64_t conv_shapes(uint64_t all, uint64_t sanitized)
+{
+    return TD_SANITIZED && getenv("TANDEM_LONG") == NULL ? sanitized : all;
+}
 
 /* Fills in the output's size; false if there is none. */
 bool conv_finish(td_conv2d_desc *desc);

@@ -3,7 +3,6 @@
  * how many random shapes each instruction set gets, and nothing else then, TANDEM_CONV_SEED where
  * they begin: for long runs, and for slow machines. */
 #include "tensor/cpu/isa.h"
-#include "tests/help/sanitized.h"
 #include "tests/tensor/conv_case.h"
 
 #include <math.h>
@@ -14,8 +13,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-
-enum { RANDOM_SHAPES = TD_SANITIZED ? 10 : 70 };
 
 static uint64_t setting(const char *name, uint64_t otherwise)
 {
@@ -375,7 +372,7 @@ static void all_shapes(td_dtype dtype)
         far_pixels(dtype);
         wide_shapes(dtype);
     }
-    for (uint64_t i = setting("TANDEM_CONV_SHAPES", RANDOM_SHAPES); i > 0; i--) {
+    for (uint64_t i = setting("TANDEM_CONV_SHAPES", conv_shapes(70, 10)); i > 0; i--) {
         td_conv2d_desc d = random_shape(dtype);
         conv_check(&method, &d);
     }
