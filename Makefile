@@ -80,7 +80,7 @@ FUZZ_SRC := $(call sources,tests,fuzz_*.c)
 # Programs that tests start.
 WORKER_SRC := $(call sources,tests,worker_*.c)
 HELP_SRC := $(filter-out $(TEST_SRC) $(LONG_SRC) $(FUZZ_SRC) $(WORKER_SRC) \
-              tests/emulate/% tests/count/% tests/gpu/check% tests/cuda/libcuda.c,$(call sources,tests,*.c))
+              tests/emulate/% tests/count/% tests/gpu/check%,$(call sources,tests,*.c))
 TEST_SCRIPTS := $(call sources,tests,test_*.sh)
 BENCH_SRC := $(sort $(wildcard bench/bench_*.c))
 
@@ -248,7 +248,7 @@ $(B)/tensor/cuda/%.o: ALL_CFLAGS += $(CUDA_CFLAGS)
 $(B)/tensor/backend.o: ALL_CFLAGS += $(CUDA_FLAGS)
 $(B)/dist/comm/engines/nccl/load.o: ALL_CFLAGS += $(CUDA_FLAGS)
 $(B)/tests/cuda/test_cuda_shard.o: ALL_CFLAGS += $(CUDA_FLAGS)
-$(B)/tests/comm/test_dist_nccl_api.o $(patsubst %,$(B)/tests/cuda/test_cuda_%.o,attention_plans launches loader memory plans): ALL_CFLAGS += $(CUDA_FLAGS) $(CUDA_CFLAGS)
+$(B)/tests/comm/test_dist_nccl_api.o $(patsubst %,$(B)/tests/cuda/test_cuda_%.o,launches loader memory plans): ALL_CFLAGS += $(CUDA_FLAGS) $(CUDA_CFLAGS)
 $(call objects,$(filter $(OWN),$(filter %.c,$(LIB_SRC) $(TEST_SRC) $(wildcard tests/gpu/*.c tests/count/*.c)))): $(OWN_FLAGS)
 CU_FLAGS := $(CU_B)/flags$(if $(EMULATE),.cu)
 # Not before it is known which compiler that is: a new variant's first reading of this file would
@@ -327,12 +327,6 @@ $(COUNTS): $(call objects,$(sort $(wildcard tests/count/*.c)))
 $(COUNTS): TD_TEST_LIBS += -Wl,--wrap=td_cuda_vendor_conv,--wrap=td_cuda_vendor_matmul -lstdc++
 $(B)/tests/count/%.o: ALL_CFLAGS += $(CUDA_CFLAGS)
 endif
-
-# A driver that does nothing, with which cuDNN makes the plans that it compiles.
-$(B)/tests/libcuda.so.1: tests/cuda/libcuda.c
-	@mkdir -p $(@D)
-	$(call say,CC,$<)$(CC) $(STD) $(WARN) -shared -fPIC -Wl,-soname,$(@F) -o $@ $<
-$(B)/tests/test_cuda_attention_plans: | $(B)/tests/libcuda.so.1
 
 $(BENCHES): %: %.o $(LIB) $(LINKED)
 	$(link) $(BENCH_LIBS) $(ALL_LIBS)

@@ -97,15 +97,15 @@ two_ranks() { # two_ranks PROGRAM DEVICE DEVICE MODE: that meet in a file of $wo
 }
 
 free_port() { # a port that nobody listens at, that no connection is given, and that no other script of this tree has
-    local port owner
+    local port owner i
     mkdir -p "$ports"
-    while :; do
+    for ((i = 0; i < 1000; i++)); do
         port=$((20000 + RANDOM % 10000))
         owner=$(readlink "$ports/$port") && ! kill -0 "$owner" 2>/dev/null && rm -f "$ports/$port"
         ln -s $$ "$ports/$port" 2>/dev/null || continue
         (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || break
     done
-    echo "$port"
+    [ $i -lt 1000 ] && echo "$port" || echo "no port is free, or $ports cannot be written" >&2
 }
 
 together() { # together NAME COMMAND COMMAND: both at once, in shells; both end with 0; in $work

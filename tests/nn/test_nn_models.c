@@ -181,12 +181,17 @@ static void test_botnet_of_small_images(void **state)
 
 static const char *const one_of_each[] = { "efficientnet_b0", "densenet121", "resnext50_32x4d",
                                            "botnet50" };
-enum { EACH = TD_SANITIZED ? 2 : sizeof one_of_each / sizeof *one_of_each }; /* the small ones */
+
+static int families(void) /* with sanitizers the small ones, but in make test-long */
+{
+    return TD_SANITIZED && getenv("TANDEM_LONG") == NULL ? 2
+                                                         : sizeof one_of_each / sizeof *one_of_each;
+}
 
 static void test_initial(void **state)
 {
     (void)state;
-    for (int i = 0; i < EACH; i++) {
+    for (int i = 0; i < families(); i++) {
         models_check_initial(row_of(one_of_each[i]));
     }
 }
@@ -194,7 +199,7 @@ static void test_initial(void **state)
 static void test_numbers(void **state)
 {
     (void)state;
-    for (int i = 0; i < EACH; i++) {
+    for (int i = 0; i < families(); i++) {
         models_check_numbers(row_of(one_of_each[i]));
     }
 }
@@ -232,7 +237,7 @@ static void test_clones(void **state)
 {
     (void)state;
     enum { COUNT = 2 * MODELS_CLASSES };
-    for (int i = 0; i < EACH; i++) {
+    for (int i = 0; i < families(); i++) {
         td_module *net = models_make(one_of_each[i], 64), *copy = td_module_clone(net);
         assert_non_null(copy);
         td_tensor *x = td_new(TD_SHAPE(2, 3, 64, 64), TD_F32, TD_CPU);
