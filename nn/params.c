@@ -9,9 +9,6 @@
 #include "tensor/system/list.h"
 #include "autograd/hooks.h"
 
-#if defined(__GLIBC__)
-#include <malloc.h>
-#endif
 #include <stdlib.h>
 
 /* ---- laying out ---- */
@@ -166,9 +163,7 @@ static td_params *make_params(const td_module *m, td_state_list *list, bool trai
         td_free(values[i]); /* what the leaves had before */
     }
     free(values);
-#if defined(__GLIBC__)
-    malloc_trim(0); /* the heap would keep what the leaves had: as much again as the parameters */
-#endif
+    td_trim_heap(); /* the heap would keep what the leaves had: as much again as the parameters */
     if (!made) {
         td_params_free(p, TD_HERE);
         return NULL;

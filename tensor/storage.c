@@ -5,6 +5,10 @@
 #include "tensor/backend.h"
 #include "tensor/hooks.h"
 
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -136,6 +140,18 @@ void td_unhold(td_storage *storage)
         free(storage);
         return;
     }
+}
+
+/* glibc's heap, where another one replaces its malloc (a sanitizer's, jemalloc), is made by the
+ * first malloc_trim, which no second thread may call meanwhile. */
+void td_trim_heap(void)
+{
+#if defined(__GLIBC__)
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&lock);
+    malloc_trim(0);
+    pthread_mutex_unlock(&lock);
+#endif
 }
 
 /* ---- headers over a storage ---- */

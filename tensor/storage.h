@@ -41,6 +41,9 @@ td_storage *td_storage_new(size_t bytes, td_device device, bool zeroed);
 td_storage *td_storage_borrow(void *data, size_t bytes, td_device device);
 td_storage *td_storage_lend(void *data, size_t bytes, td_device device, td_lender *lender);
 
+/* Gives freed memory of the heap back to the system, where the C library can (glibc). */
+void td_trim_heap(void);
+
 /* For sharding: tensors whose memory comes and goes. td_new_away makes a persistent tensor without
  * memory. td_set_address gives the tensor and all its views memory, or takes it away (NULL); using
  * one of them without memory is a fatal error that says why. td_slice_of_storage makes views at any

@@ -10,9 +10,6 @@
 #include "tensor/hooks.h"
 #include "tensor/system/number.h"
 
-#if defined(__GLIBC__)
-#include <malloc.h>
-#endif
 #include <stdlib.h>
 #include <string.h>
 
@@ -355,9 +352,7 @@ static td_status zero_open(const td_strategy *self, td_ddp_state *s)
                               .user = sh };
     TD_TRY(sh->options.stage == TD_SHARD_OPTIMIZER ? open_optimizer(sh, &peers)
                                                    : open_units(sh, &peers));
-#if defined(__GLIBC__)
-    malloc_trim(0); /* the heap would keep what was there before */
-#endif
+    td_trim_heap(); /* the heap would keep what was there before */
     return TD_OK;
 }
 

@@ -11,6 +11,8 @@ cd "$work" || exit 1
 
 lines() { [ "$(wc -l <"$1")" -ge "$2" ]; }
 state_is() { [[ $(sed 's/.*) //; s/ .*//' "/proc/$1/stat") == $2 ]]; } # state_is PID PATTERN
+# is_stopped PID: in time. In a shell of its own, as a job that stops ends its shell's loops.
+is_stopped() { (await state_is "$1" T); }
 has_ended() { [ ! -e "/proc/$1" ] || state_is "$1" '[ZX]'; }
 
 start() { # start OPTIONS... SCRIPT: two workers that run it, in an empty folder; $launcher
@@ -82,9 +84,9 @@ code_is 'Ctrl-C twice: at once' 130
 
 start 'echo $$ >pid.$RANK; echo >>count; echo >>up; for i in $(seq 99); do sleep 0.02; echo >>count; done'
 kill -TSTP $launcher
-await state_is $launcher T
+is_stopped $launcher
 tap $? 'SIGTSTP stops tdrun' out
-await state_is "$(cat job/pid.0)" T && await state_is "$(cat job/pid.1)" T
+is_stopped "$(cat job/pid.0)" && is_stopped "$(cat job/pid.1)"
 tap $? 'and its workers' out
 before=$(wc -l <job/count)
 sleep 0.5
@@ -96,7 +98,7 @@ code_is 'SIGCONT: they go on to the end' 0
 tap $? 'all of it'
 start 'echo >>up; while :; do sleep 0.02; done'
 kill -TSTP $launcher
-await state_is $launcher T
+is_stopped $launcher
 kill -TERM $launcher
 kill -CONT $launcher
 code_is 'SIGTERM while all is stopped' 143

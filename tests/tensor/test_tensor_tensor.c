@@ -9,6 +9,7 @@
 
 #include <float.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -374,9 +375,34 @@ static void test_writes_into_expanded_tensors_are_refused(void **state)
     td_free(base);
 }
 
+static void *trim_heap(void *arg)
+{
+    (void)pthread_barrier_wait(arg);
+    td_trim_heap();
+    return NULL;
+}
+
+/* In a process that has not done it before. */
+static void test_threads_trim_the_heap(void **state)
+{
+    (void)state;
+    enum { THREADS = 16 };
+    pthread_t threads[THREADS];
+    pthread_barrier_t all;
+    assert_int_equal(pthread_barrier_init(&all, NULL, THREADS), 0);
+    for (int i = 0; i < THREADS; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, trim_heap, &all), 0);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        pthread_join(threads[i], NULL);
+    }
+    pthread_barrier_destroy(&all);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_threads_trim_the_heap),
         cmocka_unit_test(test_dtypes),
         cmocka_unit_test(test_f16_values),
         cmocka_unit_test(test_f16_rounds_to_nearest_even),
