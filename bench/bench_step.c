@@ -5,16 +5,18 @@
  *
  * model=NAME (td_model's)  stem=imagenet|cifar  classes=10  size=32  batch=256  threads=2
  * precision=fp32|bf16|bf16x3  winograd=0|1  dtype=f32|f64  ranks=1 (processes, each with
- * its share of the batch, averaging gradients) */
+ * its share of the batch, averaging gradients)  trace=FILE (a timeline is written, as by --trace)
+ */
 #include "bench/job.h"
 #include "bench/ranks.h"
+#include "dist/trace.h"
 #include "tensor/kernels/kernels.h"
 
 #include <string.h>
 
 typedef struct settings {
     const char *model, *stem, *precision, *dtype;
-    const char *classes, *size, *batch, *threads, *winograd, *ranks;
+    const char *classes, *size, *batch, *threads, *winograd, *ranks, *trace;
     int commands; /* the standard input, which spawned processes do not have */
 } settings;
 
@@ -34,7 +36,7 @@ static bool set(settings *s, const char *argument)
         { "model", &s->model }, { "stem", &s->stem },       { "precision", &s->precision },
         { "dtype", &s->dtype }, { "classes", &s->classes }, { "size", &s->size },
         { "batch", &s->batch }, { "threads", &s->threads }, { "winograd", &s->winograd },
-        { "ranks", &s->ranks },
+        { "ranks", &s->ranks }, { "trace", &s->trace },
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         size_t length = strlen(known[i].name);
@@ -82,8 +84,14 @@ static int run_rank(int local_rank, void *arg)
     }
     open_optim(&j);
     describe(facts, sizeof facts, s);
+    if (td_trace_open(s->trace) != TD_OK) {
+        return fail(td_last_error());
+    }
     bench_serve_ranks(facts, s->commands, train_step, &j);
     close_job(&j);
+    if (td_trace_close() != TD_OK) {
+        return fail(td_last_error());
+    }
     td_dist_destroy();
     return 0;
 }
@@ -121,7 +129,7 @@ int main(int argc, char **argv)
         return fail(td_last_error());
     }
     job j = { .net = NULL };
-    if (!open_settings(&j, &s, number(s.batch))) {
+    if (!open_settings(&j, &s, number(s.batch)) || td_trace_open(s.trace) != TD_OK) {
         return fail(td_last_error());
     }
     open_optim(&j);
@@ -129,5 +137,5 @@ int main(int argc, char **argv)
     describe(facts, sizeof facts, &s);
     bench_serve(facts, train_step, &j);
     close_job(&j);
-    return 0;
+    return td_trace_close() == TD_OK ? 0 : fail(td_last_error());
 }

@@ -121,6 +121,14 @@ def jobs(build, pythons, threads):
         "unit": "images/s", "per_step": 256, "warmup": 3, "steps": 3,
         "peers": {"tandem fp32, 2 threads": ours("bench_step", "threads=2"),
                   "tandem fp32, 2 ranks of 1 thread": ours("bench_step", "threads=1", "ranks=2")}})
+    # What --trace costs: the same job without and with it.
+    for ranks, how in ((1, "2 threads"), (2, "2 ranks of 1 thread")):
+        step = ("batch=32", "ranks=%d" % ranks, "threads=%d" % (3 - ranks))
+        result.append({
+            "key": "trace", "title": "ResNet-18, 32x32, batch 32, %s: a trace is written" % how,
+            "unit": "images/s", "per_step": 32, "warmup": 3, "steps": 10,
+            "peers": {"tandem fp32": ours("bench_step", *step),
+                      "tandem fp32, trace": ours("bench_step", *step, "trace=%s/bench/trace-%d.json" % (build, ranks))}})
     # The same pictures in all: one core, both cores in one process, and a rank on each.
     result.append({
         "key": "ranks b256", "title": "ResNet-18, 32x32: two ranks of batch 256 beside one core",

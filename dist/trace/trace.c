@@ -12,7 +12,6 @@
 #include "tensor/hooks.h"
 #include "tensor/observe/watch.h"
 #include "tensor/system/folders.h"
-#include "tensor/system/number.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -33,7 +32,7 @@ static struct {
     FILE *file;
     char *path, *own_path; /* the joined file; this rank's file (the same in a world of one) */
     int rank, world;
-    double epoch;      /* seconds from CLOCK_MONOTONIC to the time of day */
+    int64_t epoch;     /* nanoseconds from CLOCK_MONOTONIC to the time of day */
     bool empty;        /* no event yet */
     size_t memory;     /* bytes of step memory at the last counter */
     bool named[LANES]; /* lanes whose name has been written */
@@ -50,6 +49,16 @@ static _Thread_local int span_depth;
 
 /* ---- writing ---- */
 
+/* Microseconds with three digits, of nanoseconds: a double would be too coarse for the time of day,
+ * and its point depends on the locale. */
+#define MICROSECONDS "%lld.%03lld"
+#define AS_MICROSECONDS(ns) (long long)(ns) / 1000, (long long)(ns) % 1000
+
+static int64_t nanoseconds(double seconds)
+{
+    return (int64_t)(seconds * 1e9 + 0.5);
+}
+
 static void write_text(const char *text)
 {
     for (; *text != '\0'; text++) {
@@ -59,7 +68,7 @@ static void write_text(const char *text)
         } else if (c < ' ') {
             fprintf(trace.file, "\\u%04x", c);
         } else {
-            fputc(c, trace.file);
+            putc_unlocked(c, trace.file);
         }
     }
 }
@@ -95,8 +104,9 @@ static void write_span(int lane, const char *lane_name, const char *category, co
         write_name("thread_name", lane, lane_name);
     }
     begin_event("X", lane);
-    td_fprintf(trace.file, ",\"cat\":\"%s\",\"ts\":%.3f,\"dur\":%.3f", category,
-               (begin + trace.epoch) * 1e6, (end > begin ? end - begin : 0.0) * 1e6);
+    fprintf(trace.file, ",\"cat\":\"%s\",\"ts\":" MICROSECONDS ",\"dur\":" MICROSECONDS, category,
+            AS_MICROSECONDS(nanoseconds(begin) + trace.epoch),
+            AS_MICROSECONDS(end > begin ? nanoseconds(end - begin) : 0));
     if (bytes > 0) {
         fprintf(trace.file, ",\"args\":{\"bytes\":%lld}", (long long)bytes);
     }
@@ -174,8 +184,9 @@ static void trace_memory(double at)
     if (trace.file != NULL && bytes != trace.memory) {
         trace.memory = bytes;
         begin_event("C", 0);
-        td_fprintf(trace.file, ",\"ts\":%.3f,\"name\":\"memory\",\"args\":{\"step\":%zu}}\n",
-                   (at + trace.epoch) * 1e6, bytes);
+        fprintf(trace.file,
+                ",\"ts\":" MICROSECONDS ",\"name\":\"memory\",\"args\":{\"step\":%zu}}\n",
+                AS_MICROSECONDS(nanoseconds(at) + trace.epoch), bytes);
     }
     pthread_mutex_unlock(&trace.lock);
 }
@@ -291,7 +302,7 @@ td_status td_trace_open(const char *path)
     TD_TRY(open_file(path));
     struct timespec day;
     clock_gettime(CLOCK_REALTIME, &day);
-    trace.epoch = (double)day.tv_sec + (double)day.tv_nsec * 1e-9 - td_clock();
+    trace.epoch = (int64_t)day.tv_sec * 1000000000 + day.tv_nsec - nanoseconds(td_clock());
     trace.empty = true;
     memset(trace.named, 0, sizeof trace.named);
     trace.memory = 0;
