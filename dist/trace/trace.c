@@ -63,9 +63,7 @@ static void write_text(const char *text)
 {
     for (; *text != '\0'; text++) {
         unsigned char c = (unsigned char)*text;
-        if (c == '"' || c == '\\') {
-            fprintf(trace.file, "\\%c", c);
-        } else if (c < ' ') {
+        if (c < ' ' || c == '"' || c == '\\') {
             fprintf(trace.file, "\\u%04x", c);
         } else {
             putc_unlocked(c, trace.file);
