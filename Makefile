@@ -311,9 +311,9 @@ $(B)/apps/cifar_speedrun: $(O)/examples/speedrun/cifar_speedrun.o
 $(patsubst apps/tools/%.c,$(B)/apps/%,$(filter apps/tools/%,$(APP_SRC))): $(B)/apps/%: $(O)/apps/tools/%.o
 $(filter-out $(SCRIPTS),$(APPS)): $(call objects,$(COMMON)) $(LIB) $(LINKED)
 	$(link) $(ALL_LIBS)
-$(SCRIPTS): $(B)/apps/%: apps/tools/%.sh
+$(SCRIPTS): $(B)/apps/%: apps/tools/%.sh tensor/version.h
 	@mkdir -p $(@D)
-	$(call say,COPY,$@)install -m 755 $< $@
+	$(call say,COPY,$@)sed 's/@VERSION@/$(VERSION)/' $< >$@ && chmod 755 $@
 
 TEST_PROGRAMS := $(TEST_SRC) $(LONG_SRC) $(WORKER_SRC)
 $(foreach s,$(TEST_PROGRAMS),$(eval $(call tests_of,$(s)): $(call objects,$(s))))

@@ -78,8 +78,9 @@ static _Noreturn void refuse_word(char *const *argv, int problem, const td_optio
         td_refuse_options(usage, "%s: the value is missing", word);
     }
     if (strncmp(word, "--", 2) == 0) {
-        td_refuse_options(usage, "unrecognized option '%s'; the nearest is --%s", word,
-                          td_nearest_name(word + 2, names, used));
+        const char *alike = td_alike_name(word + 2, names, used);
+        td_refuse_options(usage, "unrecognized option '%s'%s%s", word,
+                          alike != NULL ? "; the nearest is --" : "", alike != NULL ? alike : "");
     }
     td_refuse_options(usage, "-%c is no option", optopt);
 }

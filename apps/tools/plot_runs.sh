@@ -22,6 +22,10 @@ while [ "$left" -gt 0 ]; do
         echo "$usage"
         exit 0
         ;;
+    --version)
+        echo 'tandem @VERSION@'
+        exit 0
+        ;;
     --out | --width | --height)
         [ "$left" -gt 1 ] || fail "$1 wants a value; $usage" 64
         case $1:$2 in

@@ -58,6 +58,7 @@ typedef struct td_rendezvous_plan {
     bool served_by_agent;             /* the launcher has the server */
     int rank, world_size;             /* rank may be out of range: then all ranks are told */
     int local_rank, local_world_size; /* -1: the rendezvous finds them */
+    bool one_spawn;                   /* all ranks come from one td_spawn */
     char run_id[256];                 /* "": none; distinguishes runs with the same store */
     int attempt;                      /* the launcher's count of starts of this run */
     td_token token;                   /* the job's, for a store over TCP */

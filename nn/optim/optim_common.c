@@ -8,6 +8,7 @@
 #include "autograd/hooks.h"
 #include "tensor/extend.h"
 #include "tensor/system/list.h"
+#include "tensor/system/text.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -140,12 +141,15 @@ static int optim_fill_slices(td_optim *o, bool captured)
 {
     int64_t unit = 64 / (int64_t)td_dtype_size(td_params_flat(o->params)->dtype);
     const int *order = o->params->order;
-    int count = 0, last_group = -1;
+    int count = 0, last_group = -1, stepped = 0, idle = 0;
     for (int k = 0; k < td_params_count(o->params); k++) {
         int i = order[k];
-        if (td_grad(td_params_get(o->params, i)->tensor) == NULL) {
+        td_tensor *leaf = td_params_get(o->params, i)->tensor;
+        if (td_grad(leaf) == NULL) {
+            idle += td_is_leaf(leaf); /* not frozen */
             continue;
         }
+        stepped++;
         td_optim_slice slice = slice_of(o, i, captured), *last = &o->slices[count - (count > 0)];
         o->steps[i]++;
         if (slice.count > 0 && o->group_of[i] == last_group && continues(last, &slice, unit)) {
@@ -154,6 +158,10 @@ static int optim_fill_slices(td_optim *o, bool captured)
             o->slices[count++] = slice;
             last_group = o->group_of[i];
         }
+    }
+    if (idle > 0 && stepped == 0) { /* mostly a mistake: backward of another model, or none */
+        td_notice("td_optim_step: no parameter of this optimizer has a gradient, so nothing "
+                  "changes; call td_backward on this model's loss first");
     }
     o->skips.counted = o->skips.counted || captured;
     o->skips.begun = true;

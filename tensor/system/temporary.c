@@ -1,6 +1,7 @@
 /* Files that are written under another name, and renamed when they are complete. */
 #include "tensor/system/temporary.h"
 
+#include "tensor/storage.h"
 #include "tensor/system/folders.h"
 #include "tensor/system/text.h"
 
@@ -283,9 +284,9 @@ static const char *what_to_do(int error)
 td_status td_temporary_failed(const char *path, int64_t bytes, const char *what)
 {
     int error = errno;
-    return td_fail(TD_E_IO,
-                   "cannot save '%s' (%.1f MiB): %s: %s; %s. What was there before is unchanged",
-                   path, (double)bytes / 1048576.0, what, strerror(error), what_to_do(error));
+    return td_fail(TD_E_IO, "cannot save '%s' (%s): %s: %s; %s. What was there before is unchanged",
+                   path, bytes > 0 ? td_describe_bytes((size_t)bytes) : "of unknown size", what,
+                   strerror(error), what_to_do(error));
 }
 
 /* The target of such a name, to be freed. */

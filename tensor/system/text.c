@@ -163,3 +163,13 @@ const char *td_nearest_name(const char *word, const char *const *names, int coun
     }
     return nearest;
 }
+
+const char *td_alike_name(const char *word, const char *const *names, int count)
+{
+    if (count == 0) {
+        return NULL;
+    }
+    const char *name = td_nearest_name(word, names, count);
+    bool alike = same(word[0], name[0]) || 2 * distance(word, name) <= (int)strnlen(word, LONGEST);
+    return alike ? name : NULL;
+}

@@ -43,3 +43,7 @@ void td_notice(const char *format, ...) __attribute__((format(printf, 1, 2)));
  * to insert, delete, change or swap with a neighbour; the first of several. Letters that only
  * follow the word count as one. Letters' case does not count. */
 const char *td_nearest_name(const char *word, const char *const *names, int count);
+
+/* The same, of any number of names; NULL if that name is unlike the word: it begins with another
+ * letter, and more than half of the word's letters would have to change. */
+const char *td_alike_name(const char *word, const char *const *names, int count);

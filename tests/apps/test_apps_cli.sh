@@ -77,6 +77,11 @@ for command in 'wine_single --batch-size' 'wine_single' 'wine_ddp_launch 3' 'win
 done
 fails 'a misspelt option of a lesson' 64 "^cifar_single: unrecognized option '--epoch-count=2'; the nearest is --epochs$" \
     "$apps/cifar_single" --epoch-count=2
+fails 'an option of a lesson that is like no other' 64 "^wine_single: unrecognized option '--learning-rate'$" "$apps/wine_single" --learning-rate 1
+fails 'one of a tool' 64 "^cifar_resnet18: unrecognized option '--learning-rate'$" "$apps/cifar_resnet18" --learning-rate 1
+fails 'one of a tool without options' 64 "^compare: unrecognized option '--all'$" "$apps/compare" --all
+works 'plot_runs --version' "$apps/plot_runs" --version
+says '  is tandem'"'"'s' '^tandem [0-9]+\.[0-9.]+$'
 fails 'a negative number of epochs' 64 '^wine_single: [A-Z_]*: -5 is out of range' "$apps/wine_single" -5
 fails 'it names the option' 64 "^cifar_single: --epochs: '5x'" "$apps/cifar_single" --epochs 5x
 fails 'group_basics: a rank that is no number' 64 "^group_basics: RANK: '0x'" "$apps/group_basics" 0x 2 tcp://127.0.0.1:1

@@ -77,11 +77,15 @@ same_run() { # same_run WAY: what was printed and saved is what the spawned rank
     rm -f model_50.safetensors
 }
 nodes="$apps/wine_ddp_multinode --nnodes 2 --procs-per-node 1 --master 127.0.0.1:$(free_port) --node-rank"
-# Each waits for a line of the other: rank 1 for its store, then rank 0 for rank 1.
-together 'wine_ddp_multinode as two nodes' "$nodes 1 2>err.one; cat err.one >&2" "until grep -qs 'waiting for rank 0 at' err.one; do sleep 0.1; done; $nodes 0"
+# The other node starts when the first one says that it waits.
+waits='n=0; until grep -qs "tandem: waiting for rank" err.one || [ $((n += 1)) -gt 600 ]; do sleep 0.1; done'
+together 'wine_ddp_multinode as two nodes' "$nodes 1 2>err.one; cat err.one >&2" "$waits; $nodes 0"
 says 'who came first says for whom it waits' '^tandem: waiting for rank 0 at 127\.0\.0\.1:[0-9]+$'
 says 'the second node has global rank 1' '^\[init\] == local rank: 0, global rank: 1 ==$'
 same_run 'two nodes'
+rm err.one
+together 'the first node first' "$nodes 0 1 2>err.one; cat err.one >&2" "$waits; $nodes 1 1"
+says 'it names the rank that is missing' '^tandem: waiting for ranks at 127\.0\.0\.1:[0-9]+: 1 joined \(0\), missing: 1$'
 works 'wine_ddp_launch by tdrun' "$apps/tdrun" --nproc-per-node 2 "$apps/wine_ddp_launch"
 same_run 'by tdrun'
 works 'four processes, which pad their parts' "$apps/wine_ddp_spawn" --nprocs 4 --batch-size 16 2 1

@@ -28,7 +28,7 @@ root=$work/installed
 cp -a "$work/base" "$root"
 mkdir "$root/debs"
 cp build/deb/*.deb "$root/debs"
-works 'apt install' inside "$root" 'apt-get update && apt-get install -y --no-install-recommends /debs/tandem-tools*.deb /debs/libtandem*.deb gcc libc6-dev gnuplot-nox'
+works 'apt install' inside "$root" 'apt-get update && apt-get install -y --no-install-recommends /debs/tandem-tools*.deb /debs/libtandem*.deb gcc libc6-dev pkg-config gnuplot-nox'
 mkdir -p "$root/photos"/{cat,dog}
 for i in 1 2 3 4; do
     cp tests/pictures/rgb.bmp "$root/photos/cat/$i.bmp"

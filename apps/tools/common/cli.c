@@ -108,10 +108,9 @@ bool cli_is_choice(const char *choices, const char *text, char *why, size_t size
             return true;
         }
     }
-    const char *nearest = td_nearest_name(text, words, count);
-    bool alike = nearest[0] == text[0];
+    const char *alike = td_alike_name(text, words, count);
     return cli_no(why, size, "'%.80s' is not one of %s%s%s", text, choices,
-                  alike ? "; the nearest is " : "", alike ? nearest : "");
+                  alike != NULL ? "; the nearest is " : "", alike != NULL ? alike : "");
 }
 
 static bool set_text(const cli_option *option, const char *text, char *why, size_t size)
@@ -277,8 +276,9 @@ static void refuse_unknown(const parse_state *parse, int argc, char **argv)
         } else if (strncmp("help", word, strlen(word)) != 0 &&
                    strncmp("usage", word, strlen(word)) != 0 &&
                    strncmp("version", word, strlen(word)) != 0) {
-            cli_refuse("unrecognized option '--%.*s'; the nearest is --%s", length, word,
-                       td_nearest_name(word, names, count));
+            const char *alike = td_alike_name(word, names, count);
+            cli_refuse("unrecognized option '--%.*s'%s%s", length, word,
+                       alike != NULL ? "; the nearest is --" : "", alike != NULL ? alike : "");
         }
     }
 }

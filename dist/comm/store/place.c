@@ -337,14 +337,14 @@ static td_status plan_place(const td_dist_options *options, td_rendezvous_plan *
 }
 
 /* The job's token. Under TANDEM_REQUIRE_TOKEN a store over TCP is not used without. */
-static td_status plan_token(td_rendezvous_plan *plan, bool one_spawn)
+static td_status plan_token(td_rendezvous_plan *plan)
 {
     const char *spawned = env("TANDEM_SPAWN_TOKEN"), *required = env("TANDEM_REQUIRE_TOKEN");
     if (plan->way != TD_MEET_OVER_TCP) {
         return TD_OK;
     }
     TD_TRY(td_token_of_environment(&plan->token));
-    if (!plan->token.set && one_spawn && spawned != NULL) {
+    if (!plan->token.set && plan->one_spawn && spawned != NULL) {
         TD_TRY(td_token_parse(spawned, "TANDEM_SPAWN_TOKEN", &plan->token));
     }
     TD_CHECK(plan->token.set || required == NULL || strcmp(required, "0") == 0, TD_E_ARG,
@@ -356,10 +356,10 @@ static td_status plan_token(td_rendezvous_plan *plan, bool one_spawn)
 
 /* The run's id, which distinguishes runs that use the same store. td_spawn gives its processes an
  * id, so that they recognise the file of an earlier run. */
-static td_status plan_run_id(td_rendezvous_plan *plan, bool one_spawn)
+static td_status plan_run_id(td_rendezvous_plan *plan)
 {
     const char *run_id = env("TANDEM_RUN_ID");
-    if (run_id == NULL && plan->way == TD_MEET_IN_FILE && one_spawn) {
+    if (run_id == NULL && plan->way == TD_MEET_IN_FILE && plan->one_spawn) {
         run_id = env("TANDEM_SPAWN_ID");
     }
     TD_CHECK(run_id == NULL || (size_t)snprintf(plan->run_id, sizeof(plan->run_id), "%s", run_id) <
@@ -378,6 +378,7 @@ td_status td_rendezvous_plan_make(const td_dist_options *options, td_rendezvous_
      * td_spawn has others. */
     int spawned = 0;
     TD_TRY(env_int("TANDEM_SPAWN_SIZE", &spawned));
-    TD_TRY(plan_token(plan, spawned == plan->world_size));
-    return plan_run_id(plan, spawned == plan->world_size);
+    plan->one_spawn = spawned == plan->world_size;
+    TD_TRY(plan_token(plan));
+    return plan_run_id(plan);
 }

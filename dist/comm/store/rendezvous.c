@@ -112,12 +112,12 @@ static td_status describe_joined(meeting *m, char *text, size_t size)
 }
 
 /* A user who starts the ranks by hand, or in several jobs, sees that this one waits, and for whom.
- * A launcher and td_spawn start all of theirs. */
+ * A launcher starts all of its ranks; so does td_spawn, unless it is one of several. */
 static td_status rendezvous_tell_missing(meeting *m, int64_t arrived)
 {
     char joined[900];
     const td_rendezvous_plan *plan = m->plan;
-    if (arrived > 1 || plan->served_by_agent || getenv("TANDEM_SPAWN_ID") != NULL) {
+    if (arrived > 1 || plan->served_by_agent || plan->one_spawn) {
         return TD_OK;
     }
     TD_TRY(describe_joined(m, joined, sizeof joined));
