@@ -65,6 +65,7 @@ typedef struct td_ddp_stats {
     int64_t steps;        /* steps so far */
 } td_ddp_stats;
 td_ddp_stats td_ddp_last_stats(const td_module *net);
+/* Of a pipeline, whose forwards and backwards are not td_ddp's: communication alone. */
 void td_ddp_print_stats(const td_module *net, FILE *out);
 
 TD_END_C

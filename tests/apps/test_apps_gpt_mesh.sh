@@ -38,6 +38,7 @@ works 'eight, of which four hold one model' "${run[@]}" --spawn 8 --mesh pp=2,dp
     --schedule zb --save-every 0 --save-every-steps 14 --save part.st --save-best best.st
 says 'what is cut' '^the model is cut into 2 stages of 2 slices$'
 says 'what is shared' "^the optimizer's state is cut into 2 windows"
+says 'what is measured' '^step [0-9]+: communication [0-9.]+ ms$'
 says 'whole numbers' ': a GPT of [0-9]+ parameters: 3 layers, 4 heads, width 16'
 works 'two go on' "${run[@]}" --spawn 2 --mesh tp=1,dp=2 --resume part.st --save rest.st
 says 'from there' '^resumed from part\.st after step 4 of epoch 2$'

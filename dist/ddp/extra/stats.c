@@ -245,6 +245,11 @@ void td_ddp_print_stats(const td_module *net, FILE *out)
     for (int i = 0; i < f->buckets && i < shown; i++) {
         td_fprintf(out, " %.2f", (double)f->bucket_bytes[i] / (1 << 20));
     }
+    if (f->forward == 0.0) { /* a pipeline does not call td_forward of the whole model */
+        td_fprintf(out, "%s\nstep %lld: communication %.2f ms\n", f->buckets > shown ? " ..." : "",
+                   (long long)f->steps, f->communication * 1e3);
+        return;
+    }
     td_fprintf(
         out,
         "%s\nstep %lld: forward %.2f ms, backward %.2f ms, communication %.2f ms; the step is "
