@@ -104,10 +104,11 @@ static td_status load_sample(image_folder *f, int64_t *sample, uint64_t epoch, u
         if (status == TD_OK) {
             atomic_store(&f->intact[*sample], true);
         }
-        if (status == TD_OK || !f->options.skip_bad || status == TD_E_NOMEM ||
-            status == TD_E_UNSUPPORTED) {
+        if (status == TD_OK || status == TD_E_NOMEM || status == TD_E_UNSUPPORTED) {
             return status;
         }
+        TD_CHECK(f->options.skip_bad, status, "%s (skip_bad passes over such images)",
+                 td_last_error());
         TD_TRY(note_bad(f, *sample));
         *sample = (*sample + 1) % f->base.length;
     }

@@ -51,6 +51,7 @@ const char *td_file_kind(const void *bytes, size_t size)
         { 0, 3, "\xff\xd8\xff", "a JPEG image" },
         { 0, 4, "\x89PNG", "a PNG image" },
         { 0, 4, "GIF8", "a GIF image" },
+        { 0, 2, "BM", "a BMP image" },
         { 0, 4, "II*\0", "a TIFF image" },
         { 0, 4, "MM\0*", "a TIFF image" },
         { 8, 4, "WEBP", "a WebP image" },

@@ -180,7 +180,7 @@ static void test_bad_picture(void **state)
     while (td_loader_next(loader, &batch)) {
     }
     assert_int_equal(td_loader_status(loader), TD_E_FORMAT);
-    assert_error_says("set/b/m.jpg", "Replace or remove", NULL);
+    assert_error_says("set/b/m.jpg", "Replace or remove it (skip_bad passes over", NULL);
     td_loader_close(loader);
     td_dataset_free(d);
 

@@ -258,13 +258,23 @@ static void test_refuses_lengths(void **state)
     }
 }
 
-static void test_a_zip_is_pytorchs(void **state)
+static void test_other_kinds_of_files(void **state)
 {
     (void)state;
-    td_safetensors *file;
-    assert_int_equal(td_safetensors_parse("PK\3\4\0\0\10\10archive/data.pkl", 24, &file),
-                     TD_E_FORMAT);
-    assert_error_says("this is a zip archive", "safetensors.torch.save_file", NULL);
+    static const char *const files[][2] = {
+        { "PK\3\4\1\1\10\10archive/data.pkl", "this is a zip archive, as torch.save writes it" },
+        { "\xff\xd8\xff\xe0\1\20JFIF, and so on", "this is a JPEG image" },
+        { "BM\1\1\1\1\1\1\1\1, and so on, and on", "this is a BMP image" },
+        { "\10\11\22\6tandem, and so on, and on", "this is an ONNX model" },
+        { "\x80\4\x95\1\1\1\1\1\1, and so on, on", "this is a pickle" },
+        { "\x1f\x8b\10\10, and so on, and on, on", "this is a gzip archive" },
+    };
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        td_safetensors *file;
+        assert_int_equal(td_safetensors_parse(files[i][0], strlen(files[i][0]), &file),
+                         TD_E_FORMAT);
+        assert_error_says(files[i][1], "safetensors.torch.save_file", NULL);
+    }
 }
 
 /* Brackets enough to exhaust a parser's stack, raw zeros, every cut of a good file. */
@@ -613,7 +623,7 @@ int main(void)
         cmocka_unit_test(test_reads_files_of_others),
         cmocka_unit_test(test_refuses),
         cmocka_unit_test(test_refuses_lengths),
-        cmocka_unit_test(test_a_zip_is_pytorchs),
+        cmocka_unit_test(test_other_kinds_of_files),
         cmocka_unit_test(test_refuses_mutations),
         cmocka_unit_test_setup_teardown(test_opens, temp_folder_setup, temp_folder_teardown),
         cmocka_unit_test_setup_teardown(test_writes, temp_folder_setup, temp_folder_teardown),
