@@ -132,8 +132,8 @@ int main(int argc, char **argv)
         text = "*/*.c";
         td_printf_rank0("*** This is NOT Shakespeare: no --data. It is this project's sources.\n");
     }
-    td_printf_rank0("%d stages, %d replicas, %d slices\n", td_mesh_size(mesh, "pp"),
-                    td_mesh_size(mesh, "dp"), td_mesh_size(mesh, "tp"));
+    td_printf_rank0("stages: %d, replicas: %d, processes for each matrix: %d\n",
+                    td_mesh_size(mesh, "pp"), td_mesh_size(mesh, "dp"), td_mesh_size(mesh, "tp"));
     td_device device = td_default_device();
 
     /* The same seed everywhere. No process ever has memory for the whole model. */
