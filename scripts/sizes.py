@@ -22,7 +22,7 @@ PLAN = [
     ("tensor/kernels", 900),
     ("tensor/cpu", 12290),
     ("tensor/cuda", 8300),
-    ("tensor/*", 3390, 3787, "replacing files safely (system/) is twice what it was; a file in memory; kinds of files, names in the environment, words that are alike; texts and linked lists of dist"),
+    ("tensor/*", 3390, 3791, "replacing files safely (system/) is twice what it was; a file in memory; kinds of files, names in the environment, words that are alike; texts and linked lists of dist"),
     ("autograd", 1610, 1620, "backward in two halves, without which a pipeline has bubbles; results are observed"),
     ("autograd/ops", 3870),
     ("autograd/*", 260),

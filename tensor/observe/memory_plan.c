@@ -299,7 +299,7 @@ static void draw_block(const canvas *c, const td_memory_plan *p, const td_memory
                mib(b->bytes), mib(b->offset), b->from, b->to);
 }
 
-static void draw_axes(const canvas *c, const td_memory_plan *p)
+static void draw_grid(const canvas *c, const td_memory_plan *p)
 {
     size_t step = (size_t)1 << 20;
     while (p->extent / step > 8) {
@@ -312,6 +312,10 @@ static void draw_axes(const canvas *c, const td_memory_plan *p)
                    "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.0f MiB</text>\n",
                    LEFT, LEFT + WIDTH, y, y, LEFT - 4, y + 4, mib(at));
     }
+}
+
+static void draw_peak(const canvas *c, const td_memory_plan *p)
+{
     double peak = LEFT + (p->peak_op + 0.5) * c->x_scale;
     td_fprintf(c->out,
                "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%d\" stroke=\"#a00\" "
@@ -334,10 +338,11 @@ td_status td_memory_plan_draw(const char *path)
         "fill=\"white\"/>\n<text x=\"%d\" y=\"18\" font-size=\"14\">Step memory: peak %.1f MiB "
         "at the dashed line; blue: made in forward, orange: in backward, grey: scratch</text>\n",
         LEFT + WIDTH + 20, TOP + HEIGHT + 26, LEFT, mib(p.peak));
+    draw_grid(&c, &p);
     for (int i = 0; i < p.block_count; i++) {
         draw_block(&c, &p, &p.blocks[i]);
     }
-    draw_axes(&c, &p);
+    draw_peak(&c, &p);
     fputs("</svg>\n", out);
     bool bad = ferror(out) != 0;
     bad |= fclose(out) != 0;

@@ -15,6 +15,8 @@ says 'the peak of a step' '^step memory: peak [0-9.]+ MiB, in kernel [0-9]+ of [
 says 'what stays' '^memory: parameters 42\.7 MiB, gradients '
 grep -q '</svg>' plan.svg
 tap $? 'a picture of it'
+awk '/#ccc/ { grid = NR } /<title>/ && !box { box = NR } END { exit !(grid && grid < box) }' plan.svg
+tap $? 'whose grid lies behind the blocks'
 fails 'a picture without a place' 1 'none/plan.svg cannot be written: the folder none: ' \
     "$apps/cifar_resnet18" "${few[@]}" --memory-picture none/plan.svg
 ! grep -q Training "$work/out"
