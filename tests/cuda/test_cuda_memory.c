@@ -12,6 +12,7 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -292,6 +293,29 @@ static void test_drivers_that_can_less(void **state)
 }
 
 #if TD_EMULATED
+static void crash_now(void *arguments)
+{
+    (void)arguments;
+    raise(SIGSEGV);
+}
+
+/* A kernel that crashes ends the program, also where cmocka would go on with the next test. */
+static void test_a_crash_on_a_stream_ends_the_program(void **state)
+{
+    (void)state;
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(30);
+        int none = 0;
+        td_emulate_enqueue(NULL, crash_now, &none, sizeof none);
+        (void)cudaStreamSynchronize(NULL);
+        _exit(0);
+    }
+    int status = -1;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+}
+
 /* Beyond 2^31 elements: tests of whole kernels would take minutes, and many GB. */
 static void test_places_far_away(void **state)
 {
@@ -508,6 +532,7 @@ int main(void)
         cmocka_unit_test(test_failures_are_forgotten),
         cmocka_unit_test(test_drivers_that_can_less),
 #if TD_EMULATED
+        cmocka_unit_test(test_a_crash_on_a_stream_ends_the_program),
         cmocka_unit_test(test_places_far_away),
         cmocka_unit_test(test_rows_far_apart),
         cmocka_unit_test(test_copies_of_more_than_4_gigabytes),

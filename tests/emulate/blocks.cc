@@ -267,6 +267,11 @@ void run_grid(void *what)
 
 } // namespace
 
+extern "C" void td_emulate_crashed(int)
+{
+    fail("what runs on a stream has crashed, the last kernel perhaps");
+}
+
 void td_emulate_syncthreads(int line)
 {
     fiber *me = now.current;

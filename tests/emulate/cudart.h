@@ -77,6 +77,9 @@ struct locked {
     }
 };
 
+/* blocks.cc: a signal's handler while something of a stream runs: ends the program. */
+extern "C" void td_emulate_crashed(int signal);
+
 /* Everything that has been put on any stream is done. */
 void td_emulate_drain_all(void);
 
