@@ -31,6 +31,13 @@ td_shape td_batch_norm_images(const td_tensor *x);
 /* A fusion's add in x's dtype: f32 and 16 bits are cast. NULL stays NULL. */
 td_tensor *td_batch_norm_addend(const td_tensor *x, td_tensor *add, td_site at);
 
+/* td_add(add, td_linear(x, w, b)); add NULL: td_linear. A GPU's product adds it itself: then the
+ * sum is rounded once, to add's dtype. */
+td_tensor *td_linear_add_at(td_tensor *x, td_tensor *w, td_tensor *b, td_tensor *add, td_site at);
+/* td_rms_norm; for_products as in td_layer_norm_options. */
+td_tensor *td_rms_norm_for(bool for_products, td_tensor *x, td_tensor *weight, double eps,
+                           td_site at);
+
 /* td_dropout, td_dropout2d and td_stochastic_depth with the counter that is at `counter`, up to the
  * end of the step; in a captured step, when the kernels run: it then is one of td_step_numbers
  * (tensor/hooks.h). */

@@ -117,8 +117,9 @@ td_tensor *td_batch_norm_at(td_batch_norm_options options, td_site at);
 typedef struct td_layer_norm_options {
     int begin_;
     td_tensor *x, *weight, *bias;
-    double eps; /* 0: 1e-5 */
-    int dims;   /* 0: as many as weight or bias has, or 1 */
+    double eps;        /* 0: 1e-5 */
+    int dims;          /* 0: as many as weight or bias has, or 1 */
+    bool for_products; /* only products take the result: see td_nn_layer_norm_options */
 } td_layer_norm_options;
 td_tensor *td_layer_norm_at(td_layer_norm_options options, td_site at);
 td_tensor *td_softmax_at(td_tensor *x, int dim, td_site at); /* exp(x) / sum of exp(x) along dim */

@@ -137,6 +137,9 @@ bool td_has_batch_norm_override(td_module *model);
 td_tensor *td_nn_batch_norm2d_fused(td_module *bn, td_tensor *x, td_tensor *add,
                                     td_norm_activation activation, td_site at);
 
+/* td_forward of a Linear, + add (NULL: nothing is added), as td_linear_add_at does it. */
+td_tensor *td_nn_linear_add(td_module *linear, td_tensor *x, td_tensor *add, td_site at);
+
 /* What follows a BatchNorm2d and is computed in its pass. */
 typedef struct td_nn_batch_norm_then {
     td_tensor *add; /* is added; not with gelu */

@@ -27,6 +27,19 @@ bool td_is_linear(const td_module *m)
     return m->type == &linear_type;
 }
 
+td_tensor *td_nn_linear_add(td_module *linear, td_tensor *x, td_tensor *add, td_site at)
+{
+    if (td_is_surrounded(linear)) {
+        td_tensor *y = td_forward_at(linear, x, at);
+        return add != NULL ? td_add_at(add, y, at) : y;
+    }
+    const linear_state *s = linear->state;
+    td_context_push(td_node_of(linear)->label);
+    td_tensor *y = td_linear_add_at(x, s->weight, s->bias, add, at);
+    td_context_pop();
+    return y;
+}
+
 td_module *td_nn_linear_at(td_nn_linear_options o, td_site at)
 {
     TD_REQUIRE(o.in > 0 && o.out > 0, at, "td_nn_linear(%lld, %lld): both sizes must be positive",

@@ -242,7 +242,10 @@ td_module *td_nn_layer_norm_at(td_nn_layer_norm_options o, td_site at)
                "td_nn_layer_norm(%lld): there must be a feature, or a .shape instead",
                (long long)o.features);
     td_shape shape = o.features > 0 ? TD_SHAPE(o.features) : o.shape;
-    layer_norm_state s = { .options = { .eps = o.eps, .dims = shape.ndim }, .shape = shape };
+    layer_norm_state s = {
+        .options = { .eps = o.eps, .dims = shape.ndim, .for_products = o.for_products },
+        .shape = shape
+    };
     td_module *m = td_module_new(&layer_norm_type, sizeof s);
     td_layer_scales(m, o.no_weight ? NULL : &s.options.weight,
                     o.no_weight || o.no_bias ? NULL : &s.options.bias, shape);

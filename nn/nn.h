@@ -96,6 +96,8 @@ typedef struct td_nn_layer_norm_options {
     td_shape shape;
     double eps;              /* 0: 1e-5 */
     bool no_weight, no_bias; /* without a weight there is no bias either */
+    bool for_products; /* only products (linear, convolutions, matmul) take the result: under a
+                          16-bit precision of td_set_math a GPU writes it in 16 bits at once */
 } td_nn_layer_norm_options;
 td_module *td_nn_layer_norm_at(td_nn_layer_norm_options options, td_site at);
 

@@ -43,12 +43,13 @@ static void layer_norm_check(const td_tensor *x, const td_tensor *weight, const 
     }
 }
 
-/* dense: x as the kernel takes it. One mean for each element of `stats`; groups 0: over rows. */
-static td_tensor *normalised(td_tensor *x, td_tensor *dense, td_shape stats, int64_t groups,
-                             td_tensor *weight, td_tensor *bias, double eps, td_site at)
+/* y as the kernel writes it, dense: x as the kernel takes it. One mean for each element of `stats`;
+ * groups 0: over rows. */
+static td_tensor *normalised(td_tensor *y, td_tensor *x, td_tensor *dense, td_shape stats,
+                             int64_t groups, td_tensor *weight, td_tensor *bias, double eps,
+                             td_site at)
 {
     td_layer_norm_params params = { td_or_usual(eps, 1e-5), groups };
-    td_tensor *y = td_step_new_like(dense, at);
     td_tensor *mean = td_op_new(stats, x->dtype, x, at);
     td_tensor *inv_std = td_op_new(stats, x->dtype, x, at);
     const td_kernels *kernels = td_kernels_for(x);
@@ -60,11 +61,14 @@ static td_tensor *normalised(td_tensor *x, td_tensor *dense, td_shape stats, int
 }
 
 /* Over the last dimension. */
-static td_tensor *of_rows(td_tensor *x, td_tensor *weight, td_tensor *bias, double eps, td_site at)
+static td_tensor *of_rows(td_tensor *x, td_tensor *weight, td_tensor *bias,
+                          const td_layer_norm_options *o, td_site at)
 {
     layer_norm_check(x, weight, bias, at);
     td_shape per_row = TD_SHAPE(td_numel(x) / x->shape[x->ndim - 1]);
-    return normalised(x, td_op_row_major(x, at), per_row, 0, weight, bias, eps, at);
+    td_dtype dtype = o->for_products ? td_op_product_dtype(x) : x->dtype;
+    return normalised(td_op_new(td_shape_of(x), dtype, x, at), x, td_op_row_major(x, at), per_row,
+                      0, weight, bias, o->eps, at);
 }
 
 /* [..., d, ...] with the last `dims` dimensions as one. */
@@ -89,7 +93,7 @@ td_tensor *td_layer_norm_at(td_layer_norm_options o, td_site at)
     td_tensor *given = o.weight != NULL ? o.weight : o.bias;
     int dims = o.dims != 0 ? o.dims : given != NULL && given->ndim > 1 ? given->ndim : 1;
     if (dims == 1) {
-        return of_rows(x, o.weight, o.bias, o.eps, at);
+        return of_rows(x, o.weight, o.bias, &o, at);
     }
     bool fits = dims >= 1 && dims <= x->ndim;
     for (int i = 0; fits && i < 2; i++) {
@@ -106,12 +110,13 @@ td_tensor *td_layer_norm_at(td_layer_norm_options o, td_site at)
                o.bias != NULL ? TD_SHAPE_TEXT(o.bias) : " (none)", dims, TD_SHAPE_TEXT(x));
     td_tensor *y =
         of_rows(joined(x, dims, at), o.weight != NULL ? joined(o.weight, dims, at) : NULL,
-                o.bias != NULL ? joined(o.bias, dims, at) : NULL, o.eps, at);
+                o.bias != NULL ? joined(o.bias, dims, at) : NULL, &o, at);
     return td_reshape_at(y, td_shape_of(x), at);
 }
 
 td_tensor *td_op_group_norm_image(td_tensor *x, int64_t groups, td_tensor *weight, td_tensor *bias,
                                   double eps, td_site at)
 {
-    return normalised(x, x, TD_SHAPE(x->shape[0], groups), groups, weight, bias, eps, at);
+    return normalised(td_step_new_like(x, at), x, x, TD_SHAPE(x->shape[0], groups), groups, weight,
+                      bias, eps, at);
 }

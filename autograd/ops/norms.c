@@ -75,9 +75,10 @@ static void rms_norm_backward(td_node *node, const td_tensor *dy)
     td_op_grad_end(node, 0, &dx);
 }
 
-static td_tensor *rms_norm_rows(td_tensor *x, td_tensor *weight, double eps, td_site at)
+static td_tensor *rms_norm_rows(td_tensor *x, td_tensor *weight, double eps, td_dtype dtype,
+                                td_site at)
 {
-    td_tensor *rows = td_op_row_major(x, at), *y = td_step_new_like(rows, at);
+    td_tensor *rows = td_op_row_major(x, at), *y = td_op_new(td_shape_of(x), dtype, x, at);
     td_shape per_row = TD_SHAPE(td_numel(x) / x->shape[x->ndim - 1]);
     td_tensor *inv_rms = td_op_new(per_row, x->dtype, x, at);
     td_kernels_for(x)->rms_norm(y, inv_rms, rows, weight, eps);
@@ -85,7 +86,8 @@ static td_tensor *rms_norm_rows(td_tensor *x, td_tensor *weight, double eps, td_
                      .inputs = { x, weight }, .saved = { rows, weight, inv_rms });
 }
 
-td_tensor *td_rms_norm_at(td_tensor *x, td_tensor *weight, double eps, td_site at)
+td_tensor *td_rms_norm_for(bool for_products, td_tensor *x, td_tensor *weight, double eps,
+                           td_site at)
 {
     double usual = x != NULL && x->dtype == TD_F64 ? DBL_EPSILON : FLT_EPSILON;
     x = td_op_input(x, "rms_norm", "x", TD_RULE_OF(rms_norm), at);
@@ -102,7 +104,8 @@ td_tensor *td_rms_norm_at(td_tensor *x, td_tensor *weight, double eps, td_site a
             weight = td_op_input(weight, "rms_norm", "weight", TD_RULE_OF(rms_norm), at);
             td_check_match(x, weight, "rms_norm", at);
         }
-        return rms_norm_rows(x, weight, eps, at);
+        td_dtype dtype = for_products ? td_op_product_dtype(x) : x->dtype;
+        return rms_norm_rows(x, weight, eps, dtype, at);
     }
     td_tensor *mean = td_mul_at(x, x, at);
     for (int d = 1; d <= dims; d++) {
@@ -111,4 +114,9 @@ td_tensor *td_rms_norm_at(td_tensor *x, td_tensor *weight, double eps, td_site a
     td_tensor *scale = td_pow_at(td_add_scalar_at(mean, eps, at), -0.5, at);
     td_tensor *y = td_mul_at(x, scale, at);
     return weight != NULL ? td_mul_at(y, weight, at) : y;
+}
+
+td_tensor *td_rms_norm_at(td_tensor *x, td_tensor *weight, double eps, td_site at)
+{
+    return td_rms_norm_for(false, x, weight, eps, at);
 }

@@ -34,6 +34,12 @@ td_tensor *td_op_input(td_tensor *x, const char *op, const char *what, td_rule r
     return x;
 }
 
+td_dtype td_op_product_dtype(const td_tensor *x)
+{
+    bool at_once = td_kernels_for(x)->narrow != NULL && !td_operations_observed();
+    return at_once && x->dtype == TD_F32 ? td_precision_dtype(td_math_now().precision) : x->dtype;
+}
+
 void td_op_check_bias(const char *op, const td_tensor *x, const td_tensor *w, const td_tensor *b,
                       int64_t out, td_site at)
 {

@@ -25,6 +25,10 @@ enum {
 /* The rule of an operation: TD_RULE_OF(conv2d). */
 #define TD_RULE_OF(op) ((td_rule)TD_RULE_##op)
 
+/* The dtype of a result that only products take: on a GPU what they cast x (f32) to, if kernels may
+ * write that at once; otherwise x's. */
+td_dtype td_op_product_dtype(const td_tensor *x);
+
 /* An activation as an operation takes it: checked (f32, f64, bf16; on GPUs f16), and cast, on the
  * tape, where the rule says so. op and what go into messages. */
 td_tensor *td_op_input(td_tensor *x, const char *op, const char *what, td_rule rule, td_site at);

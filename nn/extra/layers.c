@@ -169,6 +169,7 @@ typedef struct norm_state {
     int64_t groups;
     double eps, momentum;
     td_tensor *running[2]; /* of InstanceNorm: mean and variance; NULL: none */
+    bool for_products;     /* of RMSNorm */
 } norm_state;
 
 /* running = (1 - momentum) running + momentum m, with m the mean over the batch of the images'
@@ -217,8 +218,8 @@ static const td_module_type instance_norm_type = { .name = "InstanceNorm",
                                                    .forward = instance_norm_forward };
 TD_LAYER_BY(group_norm, norm_state, "GroupNorm",
             td_group_norm_at(x, s->groups, s->weight, s->bias, s->eps, at), .describe = NULL);
-TD_LAYER_BY(rms_norm, norm_state, "RMSNorm", td_rms_norm_at(x, s->weight, s->eps, at),
-            .describe = NULL);
+TD_LAYER_BY(rms_norm, norm_state, "RMSNorm",
+            td_rms_norm_for(s->for_products, x, s->weight, s->eps, at), .describe = NULL);
 
 static td_module *make_norm(const td_module_type *type, int64_t channels, int64_t groups,
                             double eps, bool no_weight, bool bias, td_site at)
@@ -255,7 +256,11 @@ td_module *td_nn_instance_norm_at(td_nn_instance_norm_options o, td_site at)
 
 td_module *td_nn_rms_norm_at(td_nn_rms_norm_options o, td_site at)
 {
-    return make_norm(&rms_norm_type, o.channels, 1, o.eps, o.no_weight, false, at);
+    td_module *m = make_norm(&rms_norm_type, o.channels, 1, o.eps, o.no_weight, false, at);
+    if (m != NULL) {
+        ((norm_state *)m->state)->for_products = o.for_products;
+    }
+    return m;
 }
 
 /* ---- activation ---- */

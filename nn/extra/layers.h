@@ -89,6 +89,7 @@ typedef struct td_nn_rms_norm_options {
     int64_t channels; /* the last dimension */
     double eps;       /* 0: x's machine epsilon */
     bool no_weight;
+    bool for_products; /* as td_nn_layer_norm_options has it */
 } td_nn_rms_norm_options;
 td_module *td_nn_rms_norm_at(td_nn_rms_norm_options options, td_site at);
 

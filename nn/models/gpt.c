@@ -37,7 +37,18 @@ static void gpt_turn(const attention_state *s, td_attention_options *o, td_site 
     o->qkv = NULL;
 }
 
-static td_tensor *gpt_attention_forward(td_module *self, td_tensor *x, td_site at)
+/* The end of a branch: its last linear layer and dropout, added to the residual (NULL: alone). */
+static td_tensor *gpt_branch_end(td_module *proj, td_module *dropout, td_tensor *h,
+                                 td_tensor *residual, td_site at)
+{
+    if (dropout == NULL) {
+        return td_nn_linear_add(proj, h, residual, at);
+    }
+    h = td_forward_at(dropout, td_forward_at(proj, h, at), at);
+    return residual != NULL ? td_add_at(residual, h, at) : h;
+}
+
+static td_tensor *gpt_attention_add(td_module *self, td_tensor *x, td_tensor *residual, td_site at)
 {
     const attention_state *s = self->state;
     td_attention_options o = { .qkv = td_forward_at(s->c_attn, x, at) };
@@ -52,12 +63,17 @@ static td_tensor *gpt_attention_forward(td_module *self, td_tensor *x, td_site a
     if (s->rope_base > 0.0) {
         gpt_turn(s, &o, at);
     }
-    td_tensor *y = td_forward_at(s->c_proj, td_attention_at(o, at), at);
-    return s->dropout != NULL ? td_forward_at(s->dropout, y, at) : y;
+    return gpt_branch_end(s->c_proj, s->dropout, td_attention_at(o, at), residual, at);
+}
+
+static td_tensor *gpt_attention_forward(td_module *self, td_tensor *x, td_site at)
+{
+    return gpt_attention_add(self, x, NULL, at);
 }
 
 static const td_module_type attention_type = { .name = "CausalSelfAttention",
-                                               .forward = gpt_attention_forward };
+                                               .forward = gpt_attention_forward,
+                                               .forward2 = gpt_attention_add };
 
 static td_module *gpt_dropout(td_module *m, const char *name, const td_gpt_options *o, td_site at)
 {
@@ -89,17 +105,23 @@ typedef struct mlp_state {
     td_module *c_fc, *c_gate, *c_proj, *dropout; /* c_gate NULL: GELU */
 } mlp_state;
 
-static td_tensor *gpt_mlp_forward(td_module *self, td_tensor *x, td_site at)
+static td_tensor *gpt_mlp_add(td_module *self, td_tensor *x, td_tensor *residual, td_site at)
 {
     const mlp_state *s = self->state;
     td_tensor *h = td_forward_at(s->c_fc, x, at);
     h = s->c_gate != NULL ? td_swiglu_at(td_forward_at(s->c_gate, x, at), h, at)
                           : td_gelu_tanh_at(h, at);
-    h = td_forward_at(s->c_proj, h, at);
-    return s->dropout != NULL ? td_forward_at(s->dropout, h, at) : h;
+    return gpt_branch_end(s->c_proj, s->dropout, h, residual, at);
 }
 
-static const td_module_type mlp_type = { .name = "MLP", .forward = gpt_mlp_forward };
+static td_tensor *gpt_mlp_forward(td_module *self, td_tensor *x, td_site at)
+{
+    return gpt_mlp_add(self, x, NULL, at);
+}
+
+static const td_module_type mlp_type = { .name = "MLP",
+                                         .forward = gpt_mlp_forward,
+                                         .forward2 = gpt_mlp_add };
 
 static td_module *gpt_mlp(const td_gpt_options *o, td_site at)
 {
@@ -120,19 +142,28 @@ typedef struct layer_state {
     td_module *ln_1, *attn, *ln_2, *mlp;
 } layer_state;
 
+/* x + branch(norm(x)); a module that is around a branch sees one input. */
+static td_tensor *gpt_branch(td_module *norm, td_module *branch, td_tensor *x, td_site at)
+{
+    td_tensor *y = td_forward_at(norm, x, at);
+    return td_is_surrounded(branch) ? td_add_at(x, td_forward_at(branch, y, at), at)
+                                    : td_forward2_at(branch, y, x, at);
+}
+
 static td_tensor *gpt_layer_forward(td_module *self, td_tensor *x, td_site at)
 {
     const layer_state *s = self->state;
-    x = td_add_at(x, td_forward_at(s->attn, td_forward_at(s->ln_1, x, at), at), at);
-    return td_add_at(x, td_forward_at(s->mlp, td_forward_at(s->ln_2, x, at), at), at);
+    x = gpt_branch(s->ln_1, s->attn, x, at);
+    return gpt_branch(s->ln_2, s->mlp, x, at);
 }
 
 static const td_module_type layer_type = { .name = "Block", .forward = gpt_layer_forward };
 
 static td_module *gpt_norm(const td_gpt_options *o)
 {
-    return o->rms_norm ? td_nn_rms_norm(o->width, .eps = o->eps)
-                       : td_nn_layer_norm(o->width, .eps = o->eps, .no_bias = o->no_bias);
+    return o->rms_norm ? td_nn_rms_norm(o->width, .eps = o->eps, .for_products = true)
+                       : td_nn_layer_norm(o->width, .eps = o->eps, .no_bias = o->no_bias,
+                                          .for_products = true);
 }
 
 static td_module *gpt_layer(const td_gpt_options *o, int64_t layer, td_site at)

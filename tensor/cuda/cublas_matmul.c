@@ -211,7 +211,7 @@ static bool same_shape(const td_cuda_product *a, const td_cuda_product *b)
            a->a_ld == b->a_ld && a->b_ld == b->b_ld && a->c_ld == b->c_ld &&
            a->a_batch == b->a_batch && a->b_batch == b->b_batch && a->c_batch == b->c_batch &&
            a->a_t == b->a_t && a->b_t == b->b_t && a->ab_dtype == b->ab_dtype &&
-           a->c_dtype == b->c_dtype && a->tf32 == b->tf32 && a->accumulate == b->accumulate &&
+           a->c_dtype == b->c_dtype && a->tf32 == b->tf32 && a->adds == b->adds &&
            a->aligned == b->aligned;
 }
 
@@ -254,8 +254,8 @@ static bool cublas_open_gpu(struct gpu *g)
     return g->handle != NULL;
 }
 
-static cublasStatus_t cublas_run(struct gpu *g, td_cuda *gpu, product *p, void *c, const void *a,
-                                 const void *b, const void *bias)
+static cublasStatus_t cublas_run(struct gpu *g, td_cuda *gpu, product *p, void *c, const void *add,
+                                 const void *a, const void *b, const void *bias)
 {
     if (bias != NULL && !set_operation(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias)) {
         return CUBLAS_STATUS_INVALID_VALUE;
@@ -267,9 +267,9 @@ static cublasStatus_t cublas_run(struct gpu *g, td_cuda *gpu, product *p, void *
     const void *keep = wide ? (const void *)&one64 : &one,
                *drop = wide ? (const void *)&zero64 : &zero;
     void *scratch, *workspace = td_vendor_workspace(gpu->device, p->workspace, &scratch);
-    cublasStatus_t status = lt.cublasLtMatmul(g->handle, p->operation, alpha, b, p->b, a, p->a,
-                                              p->shape.accumulate ? keep : drop, c, p->c, c, p->c,
-                                              &p->algorithm, workspace, p->workspace, gpu->stream);
+    cublasStatus_t status = lt.cublasLtMatmul(
+        g->handle, p->operation, alpha, b, p->b, a, p->a, add != NULL ? keep : drop,
+        add != NULL ? add : c, p->c, c, p->c, &p->algorithm, workspace, p->workspace, gpu->stream);
     td_scratch_free(gpu->device, scratch);
     return status;
 }
@@ -282,8 +282,8 @@ static bool is_refusal(cublasStatus_t status)
 }
 
 /* Failures are told after the lock is released: a caller's fatal handler may jump away. */
-bool td_cuda_vendor_matmul(td_device device, const td_cuda_product *s, void *c, const void *a,
-                           const void *b, const void *bias)
+bool td_cuda_vendor_matmul(td_device device, const td_cuda_product *s, void *c, const void *add,
+                           const void *a, const void *b, const void *bias)
 {
     td_cuda *gpu = td_cuda_of(device);
     struct gpu *g = &gpus[device.index];
@@ -292,7 +292,7 @@ bool td_cuda_vendor_matmul(td_device device, const td_cuda_product *s, void *c, 
     bool opened = cublas_open_gpu(g);
     product *p = opened ? product_of(g, s, bias != NULL) : NULL;
     if (opened && p->possible) {
-        status = cublas_run(g, gpu, p, c, a, b, bias);
+        status = cublas_run(g, gpu, p, c, add, a, b, bias);
         if (is_refusal(status)) { /* which CUDA may remember as an error */
             (void)td_cuda_tried(cudaPeekAtLastError());
             p->possible = false;

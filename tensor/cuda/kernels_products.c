@@ -256,13 +256,14 @@ static const td_tensor *factor(td_staged *staged, const td_tensor *t, td_dtype d
     return staged->tensor;
 }
 
-/* The places of one batch in a, b and c; and the innermost batch dimension, whose batches are one
- * call. */
+/* The places of one batch in a, b and c (and what is added, with c's strides); and the
+ * innermost batch dimension, whose batches are one call. */
+enum { OPERANDS = 4 };
 typedef struct batches {
-    const td_tensor *t[3]; /* c, a, b */
-    int dims;              /* of batches, without the innermost */
+    const td_tensor *t[OPERANDS]; /* c, a, b, add: c itself where nothing else is added */
+    int dims;                     /* of batches, without the innermost */
     int64_t index[TD_MAX_DIMS];
-    int64_t offset[3];
+    int64_t offset[OPERANDS];
 } batches;
 
 static bool next_batch(batches *at)
@@ -270,7 +271,7 @@ static bool next_batch(batches *at)
     for (int d = at->dims - 1; d >= 0; d--) {
         at->index[d]++;
         bool more = at->index[d] < at->t[0]->shape[d];
-        for (int i = 0; i < 3; i++) {
+        for (int i = 0; i < OPERANDS; i++) {
             at->offset[i] += more ? at->t[i]->stride[d] : -(at->index[d] - 1) * at->t[i]->stride[d];
         }
         if (more) {
@@ -281,16 +282,18 @@ static bool next_batch(batches *at)
     return false;
 }
 
-static void *element(const td_tensor *t, int64_t offset)
+/* Of operand i. */
+static void *first_element(const batches *at, int i)
 {
-    return (char *)td_ptr(t) + offset * (int64_t)td_dtype_size(t->dtype);
+    const td_tensor *t = at->t[i];
+    return (char *)td_ptr(t) + at->offset[i] * (int64_t)td_dtype_size(t->dtype);
 }
 
 /* Whether the matrices of all calls lie at multiples of 16 bytes: one choice of cuBLASLt's must do
  * for all of them. */
 static bool all_aligned(const batches *at)
 {
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < OPERANDS; i++) {
         const td_tensor *t = at->t[i];
         if (!is_aligned(t)) {
             return false;
@@ -316,8 +319,8 @@ static void join_rows(td_cuda_product *p)
 }
 
 /* false: cuBLASLt cannot add the bias, and nothing is done. */
-static bool cuda_products_multiply(td_tensor *c, const td_tensor *a, const td_tensor *b,
-                                   const void *bias, td_cuda_product p)
+static bool cuda_products_multiply(td_tensor *c, const td_tensor *add, const td_tensor *a,
+                                   const td_tensor *b, const void *bias, td_cuda_product p)
 {
     int inner = c->ndim - 3;
     p.batch = 1;
@@ -328,12 +331,14 @@ static bool cuda_products_multiply(td_tensor *c, const td_tensor *a, const td_te
         p.b_batch = b->stride[inner];
     }
     join_rows(&p);
-    batches at = { .t = { c, a, b }, .dims = inner > 0 ? inner : 0 };
+    batches at = { .t = { c, a, b, add != NULL ? add : c }, .dims = inner > 0 ? inner : 0 };
     p.aligned = all_aligned(&at);
+    p.adds = add != NULL;
     bool done;
     do { /* the first says it for all: they are of one shape */
-        done = td_cuda_vendor_matmul(td_device_of(c), &p, element(c, at.offset[0]),
-                                     element(a, at.offset[1]), element(b, at.offset[2]), bias);
+        done = td_cuda_vendor_matmul(td_device_of(c), &p, first_element(&at, 0),
+                                     p.adds ? first_element(&at, 3) : NULL, first_element(&at, 1),
+                                     first_element(&at, 2), bias);
     } while (done && next_batch(&at));
     return done;
 }
@@ -343,24 +348,23 @@ static bool is_row_major(const td_tensor *c, matrix *m)
     return as_matrix(c, m) && !m->transposed;
 }
 
-void td_cuda_matmul(td_tensor *c, const td_tensor *a, const td_tensor *b, const td_tensor *bias,
-                    bool accumulate, td_math math)
+/* add: NULL, c, or dense as c is. Nothing is empty. */
+static void multiply_and_add(td_tensor *c, const td_tensor *add, const td_tensor *a,
+                             const td_tensor *b, const td_tensor *bias, td_math math)
 {
-    if (cuda_products_is_empty(c, a, b, bias, c->ndim - 1, accumulate)) {
-        return;
-    }
     td_dtype dtype = factor_dtype(a->dtype, b->dtype);
     td_dtype c_dtype = c->dtype == dtype || dtype == TD_F64 ? dtype : TD_F32;
     td_staged sc = { .scratch = NULL }, sa, sb, shift;
     matrix ma, mb, mc;
     td_tensor *to = c;
     if (c->dtype != c_dtype || !is_row_major(c, &mc)) {
-        td_stage_out_as(&sc, c, TD_ROW_MAJOR, c_dtype, accumulate);
+        td_stage_out_as(&sc, c, TD_ROW_MAJOR, c_dtype, add == c);
         to = sc.tensor;
+        add = add == c ? to : add;
         (void)as_matrix(to, &mc);
     }
     const td_tensor *left = factor(&sa, a, dtype, &ma), *right = factor(&sb, b, dtype, &mb);
-    const void *add = operand(&shift, bias, TD_ROW_MAJOR, c_dtype);
+    const void *shift_at = operand(&shift, bias, TD_ROW_MAJOR, c_dtype);
     td_cuda_product product = {
         .m = c->shape[c->ndim - 2],
         .n = c->shape[c->ndim - 1],
@@ -373,11 +377,24 @@ void td_cuda_matmul(td_tensor *c, const td_tensor *a, const td_tensor *b, const 
         .ab_dtype = dtype,
         .c_dtype = c_dtype,
         .tf32 = dtype == TD_F32 && math.precision == TD_PRECISION_TF32,
-        .accumulate = accumulate,
     };
-    if (!cuda_products_multiply(to, left, right, add, product)) {
-        (void)cuda_products_multiply(to, left, right, NULL, product);
+    if (!cuda_products_multiply(to, add, left, right, shift_at, product)) {
+        (void)cuda_products_multiply(to, add, left, right, NULL, product);
         add_bias(to, bias, to->ndim - 1);
     }
     td_stage_end(&shift, &sb, &sa, &sc);
+}
+
+void td_cuda_matmul(td_tensor *c, const td_tensor *a, const td_tensor *b, const td_tensor *bias,
+                    bool accumulate, td_math math)
+{
+    if (!cuda_products_is_empty(c, a, b, bias, c->ndim - 1, accumulate)) {
+        multiply_and_add(c, accumulate ? c : NULL, a, b, bias, math);
+    }
+}
+
+void td_cuda_matmul_add(td_tensor *c, const td_tensor *add, const td_tensor *a, const td_tensor *b,
+                        const td_tensor *bias, td_math math)
+{
+    multiply_and_add(c, add, a, b, bias, math);
 }

@@ -32,7 +32,7 @@ static void normalise(const char *name, td_cuda_groups groups, td_tensor *y, td_
     const void *scale = td_stage_in(&sw, weight, TD_ROW_MAJOR);
     const void *shift = td_stage_in(&sb, bias, TD_ROW_MAJOR);
     void *to = td_stage_out(&sy, y, layout, false);
-    td_cuda_launch_layer_norm(x->dtype, rows, td_numel(x) / rows, groups, to, pointer_of(mean),
+    td_cuda_launch_layer_norm(y->dtype, rows, td_numel(x) / rows, groups, to, pointer_of(mean),
                               td_ptr(inv_std), from, scale, shift, eps, td_cuda_stream(x));
     td_cuda_launched(name);
     td_stage_end(&sy, &sb, &sw, &sx);
@@ -63,38 +63,36 @@ static void normalise_grad(const char *name, td_cuda_groups groups, td_tensor *d
                            bool accumulate_dbias)
 {
     td_device device = td_device_of(x);
-    cudaStream_t stream = td_cuda_stream(x);
     td_layout layout = groups.each > 0 ? TD_IMAGE : TD_ROW_MAJOR;
-    int64_t rows = td_numel(inv_std);
+    int64_t rows = td_numel(inv_std), size = td_numel(x);
     int64_t channels = groups.each > 0 ? groups.channels : x->shape[x->ndim - 1];
-    if (channels == 0) {
+    if (size == 0) {
+        td_cuda_norm_clear(dweight, accumulate_dweight);
+        td_cuda_norm_clear(dbias, accumulate_dbias);
         return;
     }
     td_staged sdx, sdy, sx, sw;
-    const void *from = td_stage_in(&sx, x, layout);
-    const void *gradient = td_stage_in(&sdy, dy, layout);
-    const void *scale = td_stage_in(&sw, weight, TD_ROW_MAJOR);
-    void *to = td_stage_out(&sdx, dx, layout, accumulate_dx);
-    if (dx && rows > 0) {
-        td_cuda_launch_layer_norm_grad(x->dtype, rows, td_numel(x) / rows, groups, to, gradient,
-                                       from, scale, pointer_of(mean), td_ptr(inv_std),
-                                       accumulate_dx, stream);
+    td_cuda_layer_grad grad = {
+        .dx = td_stage_out(&sdx, dx, layout, accumulate_dx),
+        .dy = td_stage_in(&sdy, dy, layout),
+        .x = td_stage_in(&sx, x, layout),
+        .weight = td_stage_in(&sw, weight, TD_ROW_MAJOR),
+        .mean = pointer_of(mean),
+        .inv_std = td_ptr(inv_std),
+        .accumulate_dx = accumulate_dx,
+        .accumulate_dweight = accumulate_dweight,
+        .accumulate_dbias = accumulate_dbias,
+        .dweight = td_cuda_channel_of(dweight),
+        .dbias = td_cuda_channel_of(dbias),
+    };
+    if (dweight || dbias) {
+        grad.m = td_cuda_matrix_of(size / channels, channels, x->dtype, false, TD_CUDA_MATRIX_SUMS);
+        grad.sums = td_cuda_sums_of(&grad.m, NULL, device);
+        grad.sum_blocks = (unsigned)(grad.m.tiles * grad.m.chunks);
     }
-    if (td_numel(x) == 0) {
-        td_cuda_norm_clear(dweight, accumulate_dweight);
-        td_cuda_norm_clear(dbias, accumulate_dbias);
-    } else if (dweight || dbias) {
-        td_cuda_matrix m = td_cuda_matrix_of(td_numel(x) / channels, channels, x->dtype, false,
-                                             TD_CUDA_MATRIX_SUMS);
-        td_cuda_sums sums = td_cuda_sums_of(&m, NULL, device);
-        td_cuda_layer_parameters to_parameters = { td_cuda_channel_of(dweight),
-                                                   td_cuda_channel_of(dbias), accumulate_dweight,
-                                                   accumulate_dbias };
-        td_cuda_launch_layer_norm_sums(&m, groups, &sums, &to_parameters, gradient, from,
-                                       pointer_of(mean), td_ptr(inv_std), stream);
-        td_scratch_free(device, sums.partial);
-    }
+    td_cuda_launch_layer_norm_grad(dy->dtype, rows, size / rows, groups, &grad, td_cuda_stream(x));
     td_cuda_launched(name);
+    td_scratch_free(device, grad.sums.partial);
     td_stage_end(&sdx, &sw, &sdy, &sx);
 }
 
@@ -122,6 +120,27 @@ void td_cuda_group_norm_grad(td_tensor *dx, td_tensor *dweight, td_tensor *dbias
 {
     normalise_grad("group_norm_grad", groups_of(x, mean), dx, dweight, dbias, dy, x, weight, mean,
                    inv_std, accumulate_dx, accumulate_dweight, accumulate_dbias);
+}
+
+void td_cuda_narrow(td_tensor *y, td_tensor *sums, const td_tensor *x, bool accumulate)
+{
+    if (td_numel(x) == 0) {
+        td_cuda_norm_clear(sums, accumulate);
+        return;
+    }
+    td_device device = td_device_of(x);
+    int64_t n = x->shape[x->ndim - 1];
+    td_staged sx;
+    const void *from = td_stage_in(&sx, x, TD_ROW_MAJOR);
+    void *to = td_ptr(y);
+    bool packs = ((uintptr_t)from | (uintptr_t)to) % 16 == 0;
+    td_cuda_matrix m = td_cuda_matrix_of(td_numel(x) / n, n, y->dtype, packs, TD_CUDA_MATRIX_SUMS);
+    td_cuda_sums partial = td_cuda_sums_of(&m, NULL, device);
+    td_cuda_launch_narrow(&m, &partial, to, from, td_cuda_channel_of(sums), accumulate,
+                          td_cuda_stream(x));
+    td_cuda_launched("narrow");
+    td_scratch_free(device, partial.partial);
+    td_stage_end(&sx);
 }
 
 /* ---- softmax: memory is [outer][d][inner] ---- */

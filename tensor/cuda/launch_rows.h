@@ -12,27 +12,30 @@ typedef struct td_cuda_groups {
 } td_cuda_groups;
 
 /* x, y [rows][d]; weight, bias [d] or NULL; mean, inv_std [rows] are written. Of groups: weight,
- * bias [channels]. mean NULL, here and in the gradients: RMS normalisation. */
+ * bias [channels]. mean NULL, here and in the gradients: RMS normalisation. dtype: y's (and dy's),
+ * which is 16 bits or x's own; all else has x's: f64 or f32. */
 void td_cuda_launch_layer_norm(td_dtype dtype, int64_t rows, int64_t d, td_cuda_groups groups,
                                void *y, void *mean, void *inv_std, const void *x,
                                const void *weight, const void *bias, double eps,
                                cudaStream_t stream);
-void td_cuda_launch_layer_norm_grad(td_dtype dtype, int64_t rows, int64_t d, td_cuda_groups groups,
-                                    void *dx, const void *dy, const void *x, const void *weight,
-                                    const void *mean, const void *inv_std, bool accumulate,
-                                    cudaStream_t stream);
 
-/* Where the gradients of parameters go; at NULL: they are not wanted. */
-typedef struct td_cuda_layer_parameters {
-    td_cuda_channel weight, bias;
-    bool accumulate_weight, accumulate_bias;
-} td_cuda_layer_parameters;
-/* m: the rows (of groups: all pixels), as a matrix. weight (+)= the sums of dy x_hat, bias (+)= the
- * sums of dy. */
-void td_cuda_launch_layer_norm_sums(const td_cuda_matrix *m, td_cuda_groups groups,
-                                    const td_cuda_sums *sums, const td_cuda_layer_parameters *to,
-                                    const void *dy, const void *x, const void *mean,
-                                    const void *inv_std, cudaStream_t stream);
+/* All gradients in one launch: blocks [0, sum_blocks) make those of weight and bias (at NULL: not
+ * wanted), which are sums over m, the rows (of groups: all pixels) as a matrix. */
+typedef struct td_cuda_layer_grad {
+    void *dx; /* NULL: not wanted */
+    const void *dy, *x, *weight, *mean, *inv_std;
+    bool accumulate_dx, accumulate_dweight, accumulate_dbias;
+    td_cuda_channel dweight, dbias;
+    td_cuda_matrix m;
+    td_cuda_sums sums;
+    unsigned sum_blocks;
+} td_cuda_layer_grad;
+void td_cuda_launch_layer_norm_grad(td_dtype dtype, int64_t rows, int64_t d, td_cuda_groups groups,
+                                    const td_cuda_layer_grad *grad, cudaStream_t stream);
+
+/* y, of m's dtype, = x (f32), and the sums of x's columns; at NULL: they are not wanted. */
+void td_cuda_launch_narrow(const td_cuda_matrix *m, const td_cuda_sums *sums, void *y,
+                           const void *x, td_cuda_channel to, bool accumulate, cudaStream_t stream);
 
 /* Memory [outer][d][inner]; along d. y may not be x. */
 void td_cuda_launch_softmax(td_dtype dtype, int64_t outer, int64_t d, int64_t inner, void *y,

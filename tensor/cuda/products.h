@@ -31,7 +31,7 @@ typedef struct td_cuda_conv {
 bool td_cuda_vendor_conv(td_device device, const td_cuda_conv *conv, void *x, void *w, void *y,
                          const void *bias);
 
-/* c[b][m][n] = a[b][m][k] b[b][k][n] (+ bias[n]) (+ c). Row-major c; a and b row-major or (a_t,
+/* c[b][m][n] = a[b][m][k] b[b][k][n] (+ bias[n]) (+ add). Row-major c; a and b row-major or (a_t,
  * b_t) column-major. Leading dimensions and batch strides are in elements. */
 typedef struct td_cuda_product {
     int64_t m, n, k, batch;
@@ -39,13 +39,14 @@ typedef struct td_cuda_product {
     bool a_t, b_t;
     td_dtype ab_dtype; /* of a and b: f32, bf16, f16, f64 */
     td_dtype c_dtype;  /* of c and bias: the same, or f32 beside 16-bit factors */
-    bool tf32, accumulate;
-    bool aligned; /* a, b and c lie at multiples of 16 bytes in every call; bias always does */
+    bool tf32, adds;
+    bool aligned; /* a, b, c and add lie at multiples of 16 bytes in every call; bias always does */
 } td_cuda_product;
 
-/* As td_cuda_vendor_conv; m, n, k and batch are not 0. bias: NULL, or of c's dtype. */
-bool td_cuda_vendor_matmul(td_device device, const td_cuda_product *product, void *c, const void *a,
-                           const void *b, const void *bias);
+/* As td_cuda_vendor_conv; m, n, k and batch are not 0. bias: NULL, or of c's dtype. add: NULL
+ * unless product->adds; c itself, or as c. */
+bool td_cuda_vendor_matmul(td_device device, const td_cuda_product *product, void *c,
+                           const void *add, const void *a, const void *b, const void *bias);
 
 /* precision.c: the table's check_precision. */
 td_status td_cuda_check_precision(td_device device, td_precision precision);

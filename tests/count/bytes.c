@@ -4,6 +4,8 @@
 
 #include "tensor/cuda/launch_norm.h"
 #include "tensor/cuda/launch_reduce.h"
+#include "tensor/cuda/launch_rows.h"
+#include "tensor/cuda/launch_transformer.h"
 #include "tensor/dtype.h"
 #include "tensor/kernels/kernel_types.h"
 
@@ -231,6 +233,88 @@ static double optimize(launch *l)
     return (double)(n * (passes * type_size(l, 0) + half));
 }
 
+/* ---- what language models are made of ---- */
+
+/* Rows of f32, of which y and dy may have 16 bits: layer_norm(rows, d, place, y, ...) */
+static int64_t result_size(const launch *l)
+{
+    return strstr(l->name, "__nv_bfloat16") != NULL ? 2 : 4;
+}
+static double layer_norm(launch *l)
+{
+    int64_t n = *(int64_t *)l->arguments[0] * *(int64_t *)l->arguments[1];
+    return (double)(n * (4 + result_size(l)));
+}
+
+/* layer_norm_grad(rows, d, place, grad): dx reads dy and x, and so do dweight and dbias. */
+static double layer_norm_grad(launch *l)
+{
+    const td_cuda_layer_grad *grad = l->arguments[3];
+    int64_t n = *(int64_t *)l->arguments[0] * *(int64_t *)l->arguments[1],
+            each = 4 + result_size(l);
+    int64_t all = grad->sum_blocks > 0 ? grad->m.rows * grad->m.channels : 0;
+    return (double)(n * (each + 4 + 4 * grad->accumulate_dx) + all * each) +
+           (all > 0 ? partial(&grad->m) : 0);
+}
+
+/* narrow(m, sums, y, x, to, accumulate) */
+static double narrow(launch *l)
+{
+    const td_cuda_matrix *m = l->arguments[0];
+    const td_cuda_channel *to = l->arguments[4];
+    return matrix(m, 1) + (double)(m->rows * m->channels * 4) + (to->at != NULL ? partial(m) : 0);
+}
+
+/* So many tensors of queries, and of keys, of an attention; statistics of rows are not counted. */
+static double heads(const launch *l, int64_t queries, int64_t keys)
+{
+    const td_cuda_attention_job *a = l->arguments[0];
+    int64_t all = queries * a->heads * a->queries + keys * a->kv_heads * a->keys;
+    return (double)(a->batch * a->width * all * type_size(l, 0));
+}
+/* attention(job): q, y; k, v */
+static double attention(launch *l)
+{
+    return heads(l, 2, 2);
+}
+/* attention_grad_q(job, grads): q, y, dy, dq; k, v */
+static double attention_grad_q(launch *l)
+{
+    const td_cuda_attention_grads *g = l->arguments[1];
+    return heads(l, 4 + g->accumulate[0], 2);
+}
+/* attention_grad_kv(job, grads): q, dy; k, v, dk, dv */
+static double attention_grad_kv(launch *l)
+{
+    const td_cuda_attention_grads *g = l->arguments[1];
+    return heads(l, 2, 4 + g->accumulate[1] + g->accumulate[2]);
+}
+
+/* entropy_chunk(rows, words, chunk, logits, ...) */
+static double entropy_chunk(launch *l)
+{
+    int64_t n = *(int64_t *)l->arguments[0] * *(int64_t *)l->arguments[1];
+    return (double)(n * type_size(l, 0));
+}
+static double entropy_chunk_grad(launch *l)
+{
+    return 2 * entropy_chunk(l);
+}
+
+/* embedding(y, table, index, count, rows, d) */
+static double embedding(launch *l)
+{
+    int64_t n = *(int64_t *)l->arguments[3] * *(int64_t *)l->arguments[5];
+    return (double)(2 * n * type_size(l, 0));
+}
+/* embedding_grad(table, partial, dy, sorted, count, rows, d): what it adds up is read once; of the
+ * table's rows the test's tokens have one. */
+static double embedding_grad(launch *l)
+{
+    int64_t n = *(int64_t *)l->arguments[4] * *(int64_t *)l->arguments[6];
+    return (double)(n * type_size(l, 0));
+}
+
 /* A few numbers for each image of a batch. */
 static double few(launch *l)
 {
@@ -264,6 +348,19 @@ static const struct {
     { "cross_entropy", few },
     { "join_losses", few },
     { "cross_entropy_grad", few },
+    { "layer_norm", layer_norm },
+    { "layer_norm_grad", layer_norm_grad },
+    { "narrow", narrow },
+    { "attention", attention },
+    { "attention_grad_q", attention_grad_q },
+    { "attention_grad_kv", attention_grad_kv },
+    { "entropy_chunk", entropy_chunk },
+    { "entropy_end", few },
+    { "entropy_chunk_grad", entropy_chunk_grad },
+    { "embedding", embedding },
+    { "embedding_grad", embedding_grad },
+    { "sort_indices", few },
+    { "join_pieces", few },
 };
 
 void count_kernel(const char *symbol, void **arguments)

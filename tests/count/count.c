@@ -75,7 +75,7 @@ void count_print(void)
 bool __wrap_td_cuda_vendor_conv(td_device device, const td_cuda_conv *conv, void *x, void *w,
                                 void *y, const void *bias);
 bool __wrap_td_cuda_vendor_matmul(td_device device, const td_cuda_product *product, void *c,
-                                  const void *a, const void *b, const void *bias);
+                                  const void *add, const void *a, const void *b, const void *bias);
 
 bool __wrap_td_cuda_vendor_conv(td_device device, const td_cuda_conv *c, void *x, void *w, void *y,
                                 const void *bias)
@@ -91,13 +91,13 @@ bool __wrap_td_cuda_vendor_conv(td_device device, const td_cuda_conv *c, void *x
 }
 
 bool __wrap_td_cuda_vendor_matmul(td_device device, const td_cuda_product *p, void *c,
-                                  const void *a, const void *b, const void *bias)
+                                  const void *add, const void *a, const void *b, const void *bias)
 {
-    (void)device, (void)c, (void)a, (void)b, (void)bias;
+    (void)device, (void)c, (void)add, (void)a, (void)b, (void)bias;
     int64_t factors = p->batch * (p->m * p->k + p->k * p->n), results = p->batch * p->m * p->n;
     count_launch("cuBLASLt",
                  (double)factors * (double)td_dtype_size(p->ab_dtype) +
-                     (double)(results * (1 + p->accumulate)) * (double)td_dtype_size(p->c_dtype),
+                     (double)(results * (1 + p->adds)) * (double)td_dtype_size(p->c_dtype),
                  0);
     return true;
 }

@@ -178,7 +178,7 @@ bool td_cuda_vendor_conv(td_device device, const td_cuda_conv *conv, void *x, vo
 typedef struct matmul_call {
     td_cuda_product p;
     void *c;
-    const void *a, *b, *bias;
+    const void *add, *a, *b, *bias;
 } matmul_call;
 
 static const void *at(const void *base, td_dtype dtype, int64_t elements)
@@ -216,7 +216,7 @@ static void run_matmul(void *arguments)
             int64_t first = batch * p->c_batch + m * p->c_ld;
             for (int64_t n = 0; n < p->n; n++) {
                 row[n] = call->bias != NULL ? td_load_element(call->bias, p->c_dtype, n) : 0.0;
-                row[n] += p->accumulate ? td_load_element(call->c, p->c_dtype, first + n) : 0.0;
+                row[n] += p->adds ? td_load_element(call->add, p->c_dtype, first + n) : 0.0;
             }
             for (int64_t k = 0; k < p->k; k++) {
                 for (int64_t n = 0; n < p->n; n++) {
@@ -233,8 +233,8 @@ static void run_matmul(void *arguments)
     free(row);
 }
 
-bool td_cuda_vendor_matmul(td_device device, const td_cuda_product *product, void *c, const void *a,
-                           const void *b, const void *bias)
+bool td_cuda_vendor_matmul(td_device device, const td_cuda_product *product, void *c,
+                           const void *add, const void *a, const void *b, const void *bias)
 {
     const td_cuda_product *p = product;
     TD_REQUIRE(p->m * p->n * p->k * p->batch > 0, TD_HERE, "emulated cuBLASLt: something is empty");
@@ -244,10 +244,11 @@ bool td_cuda_vendor_matmul(td_device device, const td_cuda_product *product, voi
     TD_REQUIRE(p->a_ld >= (p->a_t ? p->m : p->k) && p->b_ld >= (p->b_t ? p->k : p->n) &&
                    p->c_ld >= p->n,
                TD_HERE, "emulated cuBLASLt: a leading dimension is smaller than a row");
-    uintptr_t all = (uintptr_t)c | (uintptr_t)a | (uintptr_t)b;
+    TD_REQUIRE(p->adds == (add != NULL), TD_HERE, "emulated cuBLASLt: what is added?");
+    uintptr_t all = (uintptr_t)c | (uintptr_t)add | (uintptr_t)a | (uintptr_t)b;
     TD_REQUIRE((uintptr_t)bias % 16 == 0 && (!p->aligned || all % 16 == 0), TD_HERE,
                "emulated cuBLASLt: memory that is not aligned to 16 bytes");
-    matmul_call call = { *product, c, a, b, bias };
+    matmul_call call = { *product, c, add, a, b, bias };
     td_emulate_enqueue(td_cuda_of(device)->stream, run_matmul, &call, sizeof call);
     return true;
 }

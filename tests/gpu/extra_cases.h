@@ -1,6 +1,7 @@
 /* The cases of tests/gpu/extra.def. */
 #pragma once
 
+#include "autograd/fused.h"
 #include "tests/autograd/ops_cases.h"
 
 #define EXTRA(op, name, inputs, ...)                                                               \
