@@ -41,7 +41,8 @@ td_optim *td_adamw_at(td_adam_options options, td_site at);
 /* Frees an optimizer; call it before td_module_free. NULL is fine. */
 void td_optim_free(td_optim *optim);
 
-/* Changes all parameters that have a gradient. May be called inside of TD_STEP or outside. */
+/* Changes all parameters that have a gradient; if none has, says so on stderr, once. May be called
+ * inside of TD_STEP or outside. */
 void td_optim_step(td_optim *optim);
 /* Forgets all gradients: td_grad returns NULL until the next backward, which overwrites the memory
  * instead of adding to it. No memory is written, so td_zero_grad costs nothing. */
