@@ -53,7 +53,7 @@ PLAN = [
     ("dist/trace", 330),
     ("apps", 3700, 3835, "lessons 18 to 24"),
     ("apps/library", 130),
-    ("apps/tools/*", 6200, 7370, "comparing runs, leaves, meshes, virtual and simulated ranks, runs that go on when processes die; to be cut"),
+    ("apps/tools/*", 6200, 7384, "comparing runs, leaves, meshes, virtual and simulated ranks, runs that go on when processes die; to be cut"),
     ("apps/tools/report", 900, 1465, "figures that need no JavaScript; a server of the page while a run trains"),
 ]
 PRODUCT_PLAN, PRODUCT_LIMIT = 79000, 88345

@@ -79,6 +79,24 @@ storm "$kills" '^step' "$apps/gpt" "${few[@]}" --save part.st
 same_end one
 same 'the same checkpoint, byte for byte' one.st part.st
 
+# Who stands still is skipped, and comes back like a new process when it goes on.
+: >storm
+"$tdrun" --elastic 1:3 "$apps/gpt" "${few[@]}" --timeout 1 >>storm 2>&1 &
+launcher=$!
+until_lines 3 '^step'
+stopped=$(pgrep -P $launcher -f "^$apps/gpt" | tail -n 1)
+kill -STOP "$stopped"
+until_lines 1 '^tandem: world [0-9]+ of 2 '
+kill -CONT "$stopped"
+until_lines 1 '^tandem: world [0-9]+ of 3 '
+wait $launcher
+rc=$?
+cp storm out
+test $rc -eq 0 -a "$(lines '^tandem: world [0-9]+ of 3 ')" -ge 1
+tap $? 'a process that was stopped comes back' out
+fingerprint_of storm >now
+same 'with the fingerprint of an undisturbed run' one now
+
 # Rank 0 of a run of one is all that has the state: the newcomer asks for the checkpoint, from which all begin again.
 rm -rf log part.st
 : >storm
@@ -123,6 +141,7 @@ tap $? 'the same best model' out
 elastic=("$tdrun" --elastic 1:2)
 fails 'without leaves' 1 'give --leaves N, at least as many as there are processes' "${elastic[@]}" "$cifar" --limit 64
 fails 'with shards' 1 "with --shard: a dead process's part would be lost" "${elastic[@]}" "$cifar" --leaves 4 --shard optimizer
+TANDEM_MESH=dp=2 fails 'with a mesh of the environment' 1 'with --mesh .or TANDEM_MESH.' "${elastic[@]}" "$cifar" --leaves 4
 fails 'with slices' 1 "a dead process's stage or slice would be lost" "${elastic[@]}" "$apps/gpt" --leaves 4 --slices 2 --data text.txt
 fails 'with stages' 1 "a dead process's stage or slice would be lost" "${elastic[@]}" "$apps/gpt" --leaves 4 --mesh pp=2 --data text.txt
 fails 'with hashes of steps' 1 'with --hash-every' "${elastic[@]}" "$cifar" --leaves 4 --hash-every 1 --log-dir hashes

@@ -276,8 +276,10 @@ static td_status run_epochs(train_run *r)
         progress_print(&r->progress, "all %" PRId64 " epochs are done", r->args.epochs);
     }
     while (r->state.epoch < r->args.epochs && !r->stop) {
-        r->clock.began = td_clock();
-        r->clock.seen_before = r->state.seen;
+        if (r->state.batch == 0 || r->clock.began == 0) { /* not begun in an earlier world */
+            r->clock.began = td_clock();
+            r->clock.seen_before = r->state.seen;
+        }
         r->clock.waited = r->clock.step_waited = td_loader_wait_seconds(r->loader);
         if (r->task->epoch_begins != NULL) {
             r->task->epoch_begins(r);
@@ -432,7 +434,9 @@ static td_status train_epochs(train_run *r, bool first)
     status = status == TD_OK ? finish_saving(r, run_epochs(r)) : status;
     progress_end(&r->progress);
     runner_end(&r->runner);
-    signals_restore();
+    if (status == TD_OK && train_stands(r)) { /* otherwise the next world goes on */
+        signals_restore();
+    }
     return status;
 }
 

@@ -26,8 +26,9 @@ td_status train_check_elastic(const train_run *r)
         { r->ranks.zero.stage != TD_SHARD_NONE, "with --shard",
           "a dead process's part would be lost: leave it out, or start all again by tdrun "
           "--nproc-per-node N --max-restarts M" },
-        { a->ranks.mesh != NULL || a->ranks.slices + a->ranks.micro > 0,
-          "with --mesh, --slices or --micro",
+        { a->ranks.mesh != NULL || getenv("TANDEM_MESH") != NULL ||
+              a->ranks.slices + a->ranks.micro > 0,
+          "with --mesh (or TANDEM_MESH), --slices or --micro",
           "a dead process's stage or slice would be lost: leave it out, or start all again by "
           "tdrun --nproc-per-node N --max-restarts M" },
         { a->device.type != TD_DEVICE_CPU, "on GPUs", "it is for CPUs so far" },
@@ -64,6 +65,17 @@ static td_status elastic_adopted(const char *path, void *user)
     return TD_OK;
 }
 
+/* The optimizer's steps in the checkpoint that the run goes on from. */
+static int64_t elastic_steps_before(const train_run *r)
+{
+    char key[512], text[32] = "0";
+    const char *path = r->args.files.resume;
+    snprintf(key, sizeof key, "optimizer.%s.step", td_params_get(td_parameters(r->net), 0)->name);
+    return path != NULL && td_checkpoint_metadata(path, key, text, sizeof text) == TD_OK
+               ? strtoll(text, NULL, 10)
+               : 0;
+}
+
 static td_status elastic_open(train_run *r)
 {
     train_elastic *e = calloc(1, sizeof *e);
@@ -72,9 +84,9 @@ static td_status elastic_open(train_run *r)
     e->kept = r->state;
     e->state = train_contents(r, "");
     e->state.metadata = e->notes.items;
-    e->run =
-        td_elastic_open(&e->state, .leaves = (int)r->args.ranks.leaves,
-                        .timeout = r->args.ranks.timeout, .adopted = elastic_adopted, .user = r);
+    e->run = td_elastic_open(&e->state, .leaves = (int)r->args.ranks.leaves,
+                             .step = elastic_steps_before(r), .timeout = r->args.ranks.timeout,
+                             .adopted = elastic_adopted, .user = r);
     return e->run != NULL ? TD_OK : TD_E_NETWORK;
 }
 
