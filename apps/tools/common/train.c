@@ -434,8 +434,8 @@ static td_status train_epochs(train_run *r, bool first)
     status = status == TD_OK ? finish_saving(r, run_epochs(r)) : status;
     progress_end(&r->progress);
     runner_end(&r->runner);
-    if (status == TD_OK && train_stands(r)) { /* otherwise the next world goes on */
-        signals_restore();
+    if (r->ranks.elastic == NULL || (status == TD_OK && train_stands(r))) {
+        signals_restore(); /* otherwise the next world goes on */
     }
     return status;
 }
