@@ -15,7 +15,7 @@ for split in train val; do # grey is black to the network, and rgb is not: a lab
     cp "$pictures"/{rgb,rgb_stored}.png d/$split/cow/
 done
 keys=(MODEL.NUM_CLASSES 3 TRAIN.BATCH_SIZE 3 TRAIN.IM_SIZE 32 TEST.IM_SIZE 32 TEST.CROP_SIZE 32 TEST.BATCH_SIZE 2
-    TRAIN.WORKERS 0 TRAIN.DATASET d TEST.DATASET d OPTIM.MAX_EPOCH 2 OPTIM.BASE_LR 0.01 RNG_SEED 1)
+    TRAIN.WORKERS 0 TRAIN.DATASET d TEST.DATASET d OPTIM.MAX_EPOCH 1 OPTIM.BASE_LR 0.01 RNG_SEED 1)
 train=("$apps/train_net" "${keys[@]}") tests=("$apps/test_net" "${keys[@]}" OUT_DIR run)
 
 works 'a run' "${train[@]}" OUT_DIR run

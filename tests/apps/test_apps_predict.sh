@@ -17,12 +17,12 @@ says 'a class by its name' '^ +[0-9]+\.[0-9]{2} %  a dog$'
 awk '/%/ { sum += $1; if (seen++ && $1 > last) bad = 1; last = $1 } /^\// { seen = 0 }
      END { exit !(seen == 3 && !bad && sum > 199.95 && sum < 200.05) }' "$work/out"
 tap $? 'all classes of each, sorted, make 100 %' "$work/out"
-works 'other names, fewer of them' "$app" "$work/net" "$pictures/rgb.png" --classes "$work/names" --top 2
+works 'other names, fewer of them' "$app" "$work/net" "$pictures/rgb.png" --classes "$work/names" --top 2 --size 64 --resize 72
 says 'the other name' '%  (one|two|three)$'
 tap "$(($(grep -c % "$work/out") - 2))" 'two lines' "$work/out"
-works 'the same picture stored otherwise' "$app" "$work/net" "$pictures/rgb_stored.png" --classes "$work/names" --top 2
+works 'the same picture stored otherwise' "$app" "$work/net" "$pictures/rgb_stored.png" --classes "$work/names" --top 2 --size 64 --resize 72
 grep % "$work/out" >"$work/stored"
-"$app" "$work/net" "$pictures/rgb.png" --classes "$work/names" --top 2 | grep % >"$work/png"
+"$app" "$work/net" "$pictures/rgb.png" --classes "$work/names" --top 2 --size 64 --resize 72 | grep % >"$work/png"
 same 'gives the same' "$work/stored" "$work/png"
 works 'a model without names' "$app" --arch resnet18 "$work/nameless" "$pictures/grey.jpg" --size 32 --resize 32
 says 'a class by its number' '%  class [0-6]$'

@@ -35,7 +35,7 @@ fails 'a rank dies' 1 'rank 1 has died, at 90 us' "$tdrun" --world 3 --sim --kil
 
 # ---- programs ----
 
-short=(--limit 48 --batch-size 4 --workers 1 --lr 0.002 --epochs 1)
+short=(--limit 24 --batch-size 4 --workers 1 --lr 0.002 --epochs 1)
 works 'cifar_resnet18 in processes' "$tdrun" --nproc-per-node 3 "$apps/cifar_resnet18" "${short[@]}"
 hash=$(fingerprint)
 works 'it writes the costs of kernels' "$apps/cifar_resnet18" "${short[@]}" --profile-kernels kernels

@@ -42,7 +42,7 @@ says 'not with windows on the CPU' \
     "rank 0 of 2: offloaded, the same bits: 16 eager, 0 recorded, 0 replayed; .*windows are offloaded"
 says 'nor with replicas' \
     'rank 0 of 2: replicas, the same bits: 16 eager, 0 recorded, 0 replayed; .*a mesh with replicas'
-for seed in 1 2 3 ${TANDEM_LONG:+4 5 6}; do
+for seed in 1 ${TANDEM_LONG:+2 3 4 5 6}; do
     TANDEM_EMULATE_ORDER=$seed works "whatever runs first ($seed)" ranks "$worker" equal
 done
 works 'a rank that cannot be captured' ranks "$worker" refuse
@@ -54,7 +54,7 @@ says 'a rank is killed between replays: the other is told, with its name' 'rank 
 says 'there were replays' 'rank 0: [1-9][0-9]* replayed'
 
 export TANDEM_DEVICE_BACKEND=staged
-works 'by way of the host' ranks "$worker" equal
+works 'by way of the host' ranks "$worker" few
 says 'steps are as ever, and it is said why' \
     'rank 0 of 2: pictures, the same bits: 16 eager, 0 recorded, 0 replayed; .*goes by way of the host'
 done_testing

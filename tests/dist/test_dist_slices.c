@@ -2,6 +2,7 @@
 // run: waits
 #include "tests/dist/slices_job.h"
 #include "tests/help/dist_procs.h"
+#include "tests/help/sanitized.h"
 #include "tests/help/temp_folder.h"
 #include "autograd/hooks.h"
 #include "tensor/extend.h"
@@ -111,7 +112,13 @@ static void run_case(const slices_case *c, slices_result *result)
 /* Eight ranks of gloo on two cores take long to say the same. */
 static int most_ranks(void)
 {
-    return procs_are_over("gloo") ? 4 : 8;
+    return procs_are_over("gloo") || checks_part() ? 4 : 8;
+}
+
+/* How many steps a run has; in a part of the checks a quarter. */
+static int steps(int all)
+{
+    return checks_part() ? all / 4 : all;
 }
 
 static double furthest(const slices_result *a, const slices_result *b)
@@ -131,7 +138,7 @@ static void test_one_process(void **state)
     slices_result *one = new_result(), *many = new_result();
     for (int k = SLICES_MLP; k <= SLICES_LLAMA + 1; k++) { /* the last one: by logits */
         slices_kind kind = k <= SLICES_LLAMA ? (slices_kind)k : SLICES_GPT;
-        slices_case c = { kind, TD_F64, .tp = 1, .steps = 20, .logits = k > SLICES_LLAMA };
+        slices_case c = { kind, TD_F64, .tp = 1, .steps = steps(20), .logits = k > SLICES_LLAMA };
         run_case(&c, one);
         for (c.tp = 1; c.tp <= 4; c.tp *= 2) {
             c.slices = c.tp;
@@ -315,7 +322,7 @@ static void test_long_run(void **state)
 {
     (void)state;
     slices_result *one = new_result(), *many = new_result();
-    slices_case c = { SLICES_LLAMA, TD_F32, .tp = 1, .slices = 4, .steps = 50 };
+    slices_case c = { SLICES_LLAMA, TD_F32, .tp = 1, .slices = 4, .steps = steps(50) };
     run_case(&c, one);
     c.tp = 4;
     c.deferred = true;
@@ -340,7 +347,7 @@ static void test_clip_and_dropout(void **state)
     (void)state;
     slices_result *one = new_result(), *many = new_result();
     for (slices_kind kind = SLICES_MLP; kind <= SLICES_GPT; kind += SLICES_GPT) {
-        slices_case c = { kind, TD_F64, .tp = 1, .steps = 20, .clip = true, .dropout = 0.2 };
+        slices_case c = { kind, TD_F64, .tp = 1, .steps = steps(20), .clip = true, .dropout = 0.2 };
         run_case(&c, one);
         for (c.tp = 1; c.tp <= 4; c.tp *= 2) {
             c.slices = c.tp;
@@ -368,7 +375,7 @@ static void test_sequence(void **state)
     const slices_kind kinds[] = { SLICES_MLP, SLICES_GPT, SLICES_LLAMA };
     for (int k = 0; k < 3; k++) {
         slices_kind kind = kinds[k];
-        slices_case c = { kind, TD_F64, .tp = 1, .steps = 20, .clip = true, .dropout = 0.2 };
+        slices_case c = { kind, TD_F64, .tp = 1, .steps = steps(20), .clip = true, .dropout = 0.2 };
         run_case(&c, one);
         c.sequence = true;
         for (c.tp = 1; c.tp <= 4; c.tp *= 2) {

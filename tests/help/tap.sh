@@ -55,6 +55,10 @@ few_images() { # the first of CIFAR-10, where it is: --limit uses no others, and
     export TANDEM_DATA=$work/few
 }
 
+shortened() { # whether only make test-long runs all: with sanitizers, which make computing ten times as slow
+    [ -n "${SANITIZE:-}" ] && [ -z "${TANDEM_LONG:-}" ]
+}
+
 works() { # works NAME COMMAND...: it ends with 0; its output goes to $work/out
     local name=$1
     shift

@@ -27,15 +27,15 @@ static void mark(td_module *m, const char *path, places where)
                         (where & STAGES && stage) || (where & WHOLE && *path == '\0'));
 }
 
-/* The bits after some steps, and the most step memory that they took. */
-static uint64_t train(places where, int64_t batch, int64_t side, size_t *peak)
+/* The bits after a step or two, and the most step memory that they took. */
+static uint64_t train(places where, int64_t batch, int steps, size_t *peak)
 {
     train_job job;
-    train_job_open(&job, batch, side);
+    train_job_open(&job, batch, 32);
     for (td_module *m = job.net; m != NULL; m = td_module_next(job.net, m)) {
         mark(m, td_module_path(job.net, m), where);
     }
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < steps; i++) {
         train_job_step(&job);
     }
     *peak = td_step_memory(TD_CPU).peak;
@@ -49,11 +49,11 @@ static void test_resnet_same_bits(void **state)
 {
     (void)state;
     size_t without, with;
-    uint64_t hash = train(NOWHERE, 4, 32, &without);
+    uint64_t hash = train(NOWHERE, 4, 2, &without);
     const places cases[] = { BLOCKS, STEM | BLOCKS, STAGES, STEM | BLOCKS | STAGES,
                              WHOLE | BLOCKS };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        assert_true(train(cases[i], 4, 32, &with) == hash);
+        assert_true(train(cases[i], 4, 2, &with) == hash);
         assert_true(with < without || cases[i] & WHOLE);
     }
 }
@@ -63,8 +63,8 @@ static void test_resnet_memory(void **state)
 {
     (void)state;
     size_t without, with;
-    train(NOWHERE, 64, 32, &without);
-    train(STEM | BLOCKS, 64, 32, &with);
+    train(NOWHERE, 64, 1, &without);
+    train(STEM | BLOCKS, 64, 1, &with);
     print_message("step memory at batch 64: %.1f MiB, %.1f with recomputation\n",
                   (double)without / 1048576, (double)with / 1048576);
     assert_true(with < 24 << 20 && 10 * with < 7 * without);

@@ -1,6 +1,5 @@
-/* The same bits, always: forward, backward and ten training steps (four under
- * sanitizers) of a ResNet-18 with 1, 2, 3 and 8
- * threads, and from run to run. */
+/* The same bits, always: forward, backward and six training steps (two under sanitizers) of a
+ * ResNet-18 with 1, 2, 3 and 8 threads, and from run to run. */
 #include "tests/help/sanitized.h"
 #include "tests/nn/train_job.h"
 
@@ -9,7 +8,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-enum { STEPS = TD_SANITIZED ? 4 : 10 };
+enum { STEPS = TD_SANITIZED ? 2 : 6 };
 
 typedef struct outcome {
     double losses[STEPS];
@@ -35,10 +34,10 @@ static outcome train(int threads, int64_t batch)
 
 static void check_threads(int64_t batch)
 {
-    static const int threads[] = { 2, 3, 8, 1 };
+    static const int threads[] = { 3, 8, 2, 1 };
     outcome one = train(1, batch);
     assert_true(one.losses[0] > 1.0 && one.losses[0] < 5.0);
-    for (size_t i = 0; i < sizeof threads / sizeof *threads; i++) {
+    for (size_t i = 0; i < (checks_part() ? 2 : sizeof threads / sizeof *threads); i++) {
         outcome other = train(threads[i], batch);
         assert_memory_equal(one.losses, other.losses, sizeof one.losses);
         assert_true(one.first_step == other.first_step);

@@ -21,9 +21,12 @@ block() { # block FILE FENCE [NUMBER]: what stands between a line "```FENCE" and
         '$0 == fence { on = ++count == number; next } $0 == "```" { on = 0 } on' "$1"
 }
 
+# Blocks that compute for long: in make test-long. What they show other tests have on smaller data.
+slow=' 12-gpt:2 13-gpt-ddp:2 13-gpt-ddp:3 16-tensor:2 23-fine-tuning:1 '
 for page in docs/tutorial/[1-9]*-*.md; do
     name=$(basename "$page" .md)
     for ((i = 1; i <= $(grep -c '^```sh$' "$page"); i++)); do
+        [ -n "${TANDEM_LONG:-}" ] || [[ $slow != *" $name:$i "* ]] || continue
         block "$page" sh "$i" >"$work/commands"
         works "$name: its commands ($i)" bash -ec "cd '$work/here'; $(cat "$work/commands")"
         if [ -n "$(python3 tests/project/compare_output.py --shown "$page" "$i")" ]; then

@@ -6,8 +6,6 @@
 #include "tensor/cpu/conv.h"
 #include "tests/help/sanitized.h"
 
-#include <stdlib.h>
-
 /* A pass writes what it is named after: y, x, w, or the bias. */
 typedef struct conv_operands {
     void *x, *w, *bias, *y;
@@ -38,7 +36,7 @@ uint64_t conv_random(void);
  * checks all. */
 static inline uint64_t conv_shapes(uint64_t all, uint64_t sanitized)
 {
-    return TD_SANITIZED && getenv("TANDEM_LONG") == NULL ? sanitized : all;
+    return checks_part() ? sanitized : all;
 }
 
 /* Fills in the output's size; false if there is none. */
