@@ -110,7 +110,7 @@ open(sys.argv[1], "wb").write(struct.pack("<Q", len(head)) + head + data)
 END
 if shortened; then # the first of four ways takes this long
     works 'fine_tuning from a checkpoint with names and shapes of torchvision: 20 seconds' \
-        bash -c '(ulimit -t 20; "$1" torchvision.safetensors); [ $? -eq 152 ] || [ $? -eq 0 ]' - "$apps/fine_tuning"
+        bash -c '(ulimit -S -t 20; "$1" torchvision.safetensors); [ $? -eq 152 ] || [ $? -eq 0 ]' - "$apps/fine_tuning"
 else
     works 'fine_tuning from a checkpoint with names and shapes of torchvision' "$apps/fine_tuning" torchvision.safetensors
     ! grep -q 'training one' out
