@@ -153,7 +153,9 @@ bool check_ops(td_device device, td_precision precision, const char *named)
     int failed = 0, ran = 0, all = ops_case_count + EXTRAS;
     for (int i = 0; i < all; i++) {
         const ops_case *c = i < ops_case_count ? &ops_cases[i] : &extras[i - ops_case_count];
-        if (is_named(c->op, named)) {
+        /* The case `to` computes on a CPU, which has no f16. */
+        bool can = precision != TD_PRECISION_FP16 || strcmp(c->op, "to") != 0;
+        if (can && is_named(c->op, named)) {
             failed += !check_case(c, &s, &w);
             ran++;
         }
