@@ -353,7 +353,7 @@ static td_tensor *add_state(td_params *params, td_tensor *state, bool flat, cons
         return NULL;
     }
     state->name = name;
-    params->extra[params->extra_count++] = (td_params_extra){ state, flat };
+    params->extra[params->extra_count++] = (td_params_extra){ .state = state, .flat = flat };
     return state;
 }
 
@@ -376,7 +376,12 @@ td_tensor *td_params_new_window(td_params *params, td_dtype dtype)
     int64_t ranks = td_params_peers_of(params) != NULL ? params->peers.count : 1;
     int64_t length = td_params_length(params) / ranks;
     length = dtype == TD_U8 ? length / TD_PACK * TD_PACK_BYTES : length;
-    return add_state(params, new_memory(params, length, dtype), true, "an optimizer's state");
+    td_tensor *state =
+        add_state(params, new_memory(params, length, dtype), true, "an optimizer's state");
+    if (state != NULL) {
+        params->extra[params->extra_count - 1].window = true;
+    }
+    return state;
 }
 
 td_tensor *td_params_new_numbers(td_params *params, int64_t count, td_dtype dtype)

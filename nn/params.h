@@ -110,7 +110,8 @@ enum { TD_PARAMS_LINE = 64 };
 
 typedef struct td_params_extra {
     td_tensor *state;
-    bool flat; /* of the parameters' form, so it is rearranged along with them */
+    bool flat;   /* of the parameters' form, so it is rearranged along with them */
+    bool window; /* td_params_new_window's */
 } td_params_extra;
 
 struct td_params {

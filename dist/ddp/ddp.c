@@ -193,10 +193,13 @@ td_module *td_ddp_at(td_ddp_options options, td_site at)
 td_status td_ddp_leave(td_module *model)
 {
     td_params *params = td_params_trained(model);
-    const td_tensor *flat = td_params_flat(params);
     if (td_is_ddp(model)) {
         td_module_unsurround(model, run_ddp, td_ddp_state_of(model));
     }
+    if (td_params_peers_of(params) != NULL) {
+        return td_params_unspread(params);
+    }
+    const td_tensor *flat = td_params_flat(params);
     td_tensor *own = td_zeros(td_shape_of(flat), flat->dtype, td_device_of(flat));
     td_status status = own != NULL ? td_params_set_memory(params, NULL, own) : TD_E_NOMEM;
     if (status != TD_OK) {

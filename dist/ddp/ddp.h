@@ -202,9 +202,9 @@ td_ddp_state *td_ddp_state_of(const td_module *net); /* fatal without td_ddp */
 
 /* td_ddp; but the caller keeps a model whose td_ddp fails. */
 td_status td_ddp_join(td_ddp_options options, td_site at);
-/* Ends td_ddp, or a td_ddp_join that has failed, of a model whose values are whole on each rank:
- * the gradients leave the group's memory. td_dist_destroy may follow, and td_ddp_join in another
- * world. TD_E_NOMEM: the gradients have no memory of their own. */
+/* Ends td_ddp, or a td_ddp_join that has failed: the gradients leave the group's memory, and so do
+ * the values if a strategy has moved them (td_params_unspread). td_dist_destroy may follow, and
+ * td_ddp_join in another world. TD_E_NOMEM: what leaves has no memory of its own. */
 td_status td_ddp_leave(td_module *model);
 
 /* Keeps the first failure; reports the failure to the user's function, or as a fatal error. Before

@@ -6,8 +6,10 @@
 #include "dist/ddp/ddp.h"
 #include "dist/ddp/extra.h"
 #include "dist/leaves/leaves.h"
+#include "nn/shared/shared.h"
 #include "tensor/clock.h"
 #include "tensor/extend.h"
+#include "tensor/storage.h"
 #include "tensor/system/text.h"
 
 #include <inttypes.h>
@@ -39,6 +41,7 @@ static td_status elastic_defaults(td_elastic_options *o)
              "td_elastic_open: there is no store that outlives the ranks: "
              "start the program by tdrun --elastic MIN:MAX, or give .host and "
              ".port");
+    TD_TRY(o->strategy != NULL ? td_elastic_can_divide(o) : TD_OK);
     o->first = o->first > 0 ? o->first : 1;
     o->least = o->least > 0 ? o->least : 1;
     o->timeout = o->timeout > 0 ? o->timeout : TIMEOUT;
@@ -61,6 +64,7 @@ static td_status elastic_connect(td_elastic *e)
 static void elastic_free(td_elastic *e)
 {
     td_elastic_keep_close(e);
+    td_elastic_free_copies(e);
     td_store_close(e->store);
     td_store_close(e->worlds);
     td_store_close(e->base);
@@ -119,10 +123,25 @@ static void on_error(td_status status, const char *message, void *user)
     ((td_elastic *)user)->failed = true;
 }
 
-static td_status make_world(td_elastic *e)
+/* td_ddp with the leaves. Optimizers are there already: td_elastic_divide gives them windows. */
+static td_status join_world(td_elastic *e)
 {
     const td_elastic_options *o = &e->options;
     td_module *model = o->state->model;
+    td_ddp_options options = { .model = model,
+                               .strategy = td_leaves(o->leaves, .strategy = o->strategy) };
+    td_params *params = o->strategy != NULL ? td_params_trained(model) : NULL;
+    int hidden = params != NULL ? td_params_hide_state(params) : 0;
+    td_status status = td_ddp_join(options, TD_HERE);
+    td_status shown = params != NULL ? td_params_show_state(params, hidden) : TD_OK;
+    TD_TRY(status);
+    td_ddp_on_error(model, on_error, e);
+    return shown;
+}
+
+static td_status make_world(td_elastic *e)
+{
+    const td_elastic_options *o = &e->options;
     char name[sizeof e->name + 16];
     snprintf(name, sizeof name, "%s/%d", e->name, e->world);
     td_gathering gathering = {
@@ -132,10 +151,9 @@ static td_status make_world(td_elastic *e)
                         .backend = o->backend, .timeout = o->timeout, .gathering = &gathering));
     TD_TRY(td_elastic_share(e));
     e->step = e->members.step;
-    TD_TRY(
-        td_ddp_join((td_ddp_options){ .model = model, .strategy = td_leaves(o->leaves) }, TD_HERE));
-    td_ddp_on_error(model, on_error, e);
-    return TD_OK;
+    TD_TRY(o->strategy != NULL ? td_elastic_settle_copies(e) : TD_OK);
+    TD_TRY(join_world(e));
+    return o->strategy != NULL ? td_elastic_divide(e) : TD_OK;
 }
 
 static td_status state_lost(const td_elastic *e)
@@ -189,8 +207,9 @@ static td_status next_world(td_elastic *e, bool *again)
     td_status status = e->rank >= 0
                            ? make_world(e)
                            : td_fail(TD_E_PEER, "world %d was made without this process", e->world);
-    *again = (status != TD_OK && world_is_broken()) || status == TD_E_PEER ||
-             status == TD_E_NETWORK || status == TD_E_TIMEOUT || status == TD_E_INTERRUPTED;
+    *again = !e->shards.lost &&
+             ((status != TD_OK && world_is_broken()) || status == TD_E_PEER ||
+              status == TD_E_NETWORK || status == TD_E_TIMEOUT || status == TD_E_INTERRUPTED);
     e->stands = status == TD_OK;
     return status;
 }
@@ -209,6 +228,10 @@ bool td_elastic_meet(td_elastic *e)
         return false;
     }
     td_elastic_keep(e);
+    if (e->rank == 0 && e->world == 1 && e->options.strategy != NULL) {
+        td_notice("copies of windows, a process's own and another's: %s in each",
+                  td_describe_bytes(td_elastic_copy_bytes(e)));
+    }
     if (e->rank == 0 && e->world > 1) {
         td_notice("world %d of %d process%s goes on after step %" PRId64, e->world,
                   e->members.count, e->members.count == 1 ? "" : "es", e->step);
@@ -253,19 +276,39 @@ static td_status sum_arrivals(td_elastic *e, bool *come)
     return TD_OK;
 }
 
-bool td_elastic_commit(td_elastic *e)
+static bool undo_step(td_elastic *e)
 {
-    bool come = false;
-    if (!e->stands || e->failed || sum_arrivals(e, &come) != TD_OK) {
-        td_elastic_restore(e);
-        e->stands = false;
-        e->failed = true;
-        return false;
-    }
+    td_elastic_restore(e);
+    e->stands = false;
+    e->failed = true;
+    return false;
+}
+
+static bool elastic_count(td_elastic *e, bool come)
+{
     e->step++;
     td_elastic_keep(e);
     e->stands = !come;
     return true;
+}
+
+bool td_elastic_commit(td_elastic *e)
+{
+    bool come = false;
+    if (!e->stands || e->failed || sum_arrivals(e, &come) != TD_OK) {
+        return undo_step(e);
+    }
+    e->shards.come = come;
+    return e->options.strategy != NULL || elastic_count(e, come);
+}
+
+bool td_elastic_settle(td_elastic *e)
+{
+    if (e->options.strategy == NULL) {
+        return true;
+    }
+    bool copied = e->stands && !e->failed && td_elastic_copy(e, e->step + 1) == TD_OK;
+    return copied ? elastic_count(e, e->shards.come) : undo_step(e);
 }
 
 bool td_elastic_finish(td_elastic *e)

@@ -17,6 +17,7 @@
  *             ...                                     forward and backward of the leaves
  *             if (td_elastic_commit(run)) {
  *                 td_optim_step(optim);
+ *                 td_elastic_settle(run);             with .strategy
  *             }
  *         }
  *         if (td_elastic_stands(run) && ...) {        what is done with the result
@@ -29,6 +30,7 @@
  *     }                                                                                         */
 #pragma once
 
+#include "dist/dist.h"
 #include "nn/io/checkpoint.h"
 
 TD_BEGIN_C
@@ -40,7 +42,13 @@ typedef struct td_elastic_options {
      * path, .loader and .background are not used). Read whenever it is needed; the caller keeps it.
      * The model has not gone through td_ddp. */
     const td_checkpoint_options *state;
-    int leaves;          /* of a step, at least as many as there are ranks */
+    int leaves; /* of a step, at least as many as there are ranks */
+    /* How the ranks divide the model: td_zero(...), which the caller keeps; NULL: every rank has
+     * all. Each rank keeps a copy of another rank's windows, and one of its own
+     * (dist/elastic/copies.c). Then .state has no averages and no loss scaler, and its optimizer is
+     * SGD, Adam, or another one that keeps single numbers. While the run is over, or between two
+     * worlds, the model has no values that td_zero(3) has divided. */
+    const td_strategy *strategy;
     int64_t step;        /* steps that the state has made: of the checkpoint that it comes from */
     const char *host;    /* the store's (dist/comm/store.h), which must outlive all ranks; NULL: */
     int port;            /* the launcher's (tdrun --elastic MIN:MAX) */
@@ -63,8 +71,9 @@ td_elastic *td_elastic_open_at(td_elastic_options options, td_site at);
 /* Makes a world of all processes that live: td_dist_init, and td_ddp with the leaves. In it all
  * have the state of those that are furthest. false: the run is over, or cannot go on; then
  * td_elastic_close has the reason:
- *   - TD_E_PEER: all processes that had the state have died. Only a checkpoint has it now: start
- *     the run again (tdrun --max-restarts does that)
+ *   - TD_E_PEER: all processes that had the state have died, or with .strategy those that had a
+ *     window and its copy. Only a checkpoint has it now: start the run again (tdrun --max-restarts
+ *     does that)
  *   - TD_E_TIMEOUT: fewer than `least` processes live, and no other has come
  *   - TD_E_NETWORK: the store has gone
  *   - what td_checkpoint_load says: this process has another model than the others. */
@@ -80,6 +89,11 @@ int64_t td_elastic_step(const td_elastic *run);
  * the step counts: call td_optim_step (and whatever else changes the state) at once. false: a rank
  * has died; everything is as it was before the step. */
 bool td_elastic_commit(td_elastic *run);
+
+/* With .strategy: after td_optim_step, which is all that may follow td_elastic_commit. true: each
+ * rank has a copy of another rank's windows, and only now the step counts. false: a rank has died;
+ * the run is as it was before the step. Without .strategy it does nothing, and returns true. */
+bool td_elastic_settle(td_elastic *run);
 
 /* After a failure, of td_elastic_commit or of a collective of the program's own, as td_evaluate
  * has: whether the world has failed, and not this process alone. Then the world does not go on, and

@@ -2,8 +2,8 @@
  *
  *   ids                 processes that have come so far: the next one's number
  *   gone/<id>           a process has ended (its will)
- *   <world>/alive/<id>  a process wants to be in a world: its steps
- *   <world>/members     who is: "<asked> <step> <whole> <id> <id> ..."
+ *   <world>/alive/<id>  a process wants to be in a world: its steps, and its cut (copies.c)
+ *   <world>/members     who is: "<asked> <step> <cut> <whole> <id> <id> ..."
  *   latest              a world that was agreed on, mostly the latest
  *   over                the run has ended
  *
@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEY_BYTES = 64, LIST_BYTES = 24 * (TD_ELASTIC_MOST + 3) };
+enum { KEY_BYTES = 64, LIST_BYTES = 24 * (TD_ELASTIC_MOST + 4) };
 
 static void members_key(char key[KEY_BYTES], int world)
 {
@@ -81,6 +81,7 @@ static td_status learn_members(td_elastic *e, int world, const char *text)
     e->rank = -1;
     m->asked = strtoll(text, &at, 10);
     m->step = strtoll(at, &at, 10);
+    m->cut = (int)strtol(at, &at, 10);
     m->whole = (int)strtol(at, &at, 10);
     for (m->count = 0; m->count < TD_ELASTIC_MOST; at = end) {
         int64_t id = strtoll(at, &end, 10);
@@ -116,13 +117,18 @@ static td_status catch_up(td_elastic *e)
 
 /* ---- asking all ---- */
 
+typedef struct members_place {
+    int64_t id, step;
+    int cut;
+} members_place;
+
 typedef struct members_round {
     td_elastic *e;
     int world;
     int64_t asks; /* the process that is asked now */
     double deadline;
     int count;
-    int64_t ids[TD_ELASTIC_MOST], steps[TD_ELASTIC_MOST]; /* those that live, furthest first */
+    members_place list[TD_ELASTIC_MOST]; /* those that live, furthest first */
 } members_round;
 
 /* Whether others have agreed on the world, or have finished the run. */
@@ -147,16 +153,22 @@ static td_status round_look(void *user)
                           : TD_OK;
 }
 
-static void round_add(members_round *r, int64_t id, int64_t step)
+/* Whether a comes before b. A later cut is further than more steps: all of a world had its windows.
+ */
+static bool is_before(const members_place *a, const members_place *b)
+{
+    return a->cut != b->cut     ? a->cut > b->cut
+           : a->step != b->step ? a->step > b->step
+                                : a->id < b->id;
+}
+
+static void round_add(members_round *r, members_place p)
 {
     int at = r->count++;
-    for (; at > 0 && (r->steps[at - 1] < step || (r->steps[at - 1] == step && r->ids[at - 1] > id));
-         at--) {
-        r->ids[at] = r->ids[at - 1];
-        r->steps[at] = r->steps[at - 1];
+    for (; at > 0 && is_before(&p, &r->list[at - 1]); at--) {
+        r->list[at] = r->list[at - 1];
     }
-    r->ids[at] = id;
-    r->steps[at] = step;
+    r->list[at] = p;
 }
 
 /* Waits until a process says that it is alive. A process that lives and does not answer in time
@@ -182,7 +194,9 @@ static td_status round_ask(members_round *r, int64_t id)
     td_status status = round_look(r);
     status = status == TD_OK ? td_store_call(e->store, &get, &text, &size) : status;
     if (status == TD_OK && r->count < TD_ELASTIC_MOST) {
-        round_add(r, id, strtoll(text, NULL, 10));
+        char *end;
+        int64_t step = strtoll(text, &end, 10);
+        round_add(r, (members_place){ id, step, atoi(end) });
     }
     if (status == TD_OK) {
         free(text);
@@ -228,14 +242,15 @@ static td_status propose(members_round *r, int64_t asked)
 {
     td_elastic *e = r->e;
     char key[KEY_BYTES], list[LIST_BYTES], *settled;
+    const members_place *first = r->list;
     int whole = 0;
-    while (whole < r->count && r->steps[whole] == r->steps[0]) {
+    while (whole < r->count && first[whole].step == first->step && first[whole].cut == first->cut) {
         whole++;
     }
-    int length = snprintf(list, sizeof list, "%" PRId64 " %" PRId64 " %d", asked,
-                          r->count > 0 ? r->steps[0] : -1, whole);
+    int length = snprintf(list, sizeof list, "%" PRId64 " %" PRId64 " %d %d", asked,
+                          r->count > 0 ? first->step : -1, first->cut, whole);
     for (int i = 0; i < r->count; i++) {
-        length += snprintf(list + length, sizeof list - (size_t)length, " %" PRId64, r->ids[i]);
+        length += snprintf(list + length, sizeof list - (size_t)length, " %" PRId64, r->list[i].id);
     }
     members_key(key, r->world);
     TD_TRY(td_store_compare_set(e->store, key, "", list, &settled));
@@ -257,7 +272,7 @@ td_status td_elastic_agree(td_elastic *e)
                         .world = e->world + 1,
                         .deadline = td_clock() + e->options.timeout };
     snprintf(key, sizeof key, "%d/alive/%" PRId64, r.world, e->id);
-    snprintf(text, sizeof text, "%" PRId64, e->step);
+    snprintf(text, sizeof text, "%" PRId64 " %d", e->step, e->shards.cut);
     TD_TRY(td_store_set_text(e->store, key, text));
     TD_TRY(round_ask_all(&r, &asked));
     return propose(&r, asked);

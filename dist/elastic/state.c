@@ -124,6 +124,7 @@ static td_checkpoint_options state_options(const td_elastic *e, const state_file
     options.path = f->path;
     options.loader = NULL;
     options.background = NULL;
+    options.optim = e->options.strategy == NULL ? options.optim : NULL; /* copies.c has its state */
     options.with_random = true;
     return options;
 }

@@ -156,6 +156,7 @@ static void free_header(td_tensor *t)
 static void free_sharding(td_ddp_part *part)
 {
     td_sharding *sh = (td_sharding *)part;
+    td_shard_unsurround(sh);
     for (int k = 0; sh->units != NULL && k < sh->count; k++) {
         td_shard_unit *u = &sh->units[k];
         td_shard_finish_gather(u);

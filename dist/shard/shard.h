@@ -124,6 +124,7 @@ td_tensor *td_offload_new(const char *place, int64_t count, td_dtype dtype);
 
 /* values.c. Surrounds the model and its units: values are gathered, and dropped. */
 td_status td_shard_surround(td_sharding *sh);
+void td_shard_unsurround(td_sharding *sh);
 void td_shard_let_all_go(td_sharding *sh);
 /* Waits until all ranks have written their windows of woven values. */
 void td_shard_meet(td_sharding *sh);

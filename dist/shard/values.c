@@ -327,3 +327,11 @@ td_status td_shard_surround(td_sharding *sh)
     return td_module_surround(
         sh->ddp->model, &(td_around){ .run = run_model, .gather = gather_values, .user = sh });
 }
+
+void td_shard_unsurround(td_sharding *sh)
+{
+    td_module_unsurround(sh->ddp->model, run_model, sh);
+    for (int k = 0; k < sh->count && sh->units[k].module != NULL; k++) {
+        td_module_unsurround(sh->units[k].module, run_unit, &sh->units[k]);
+    }
+}

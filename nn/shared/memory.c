@@ -32,25 +32,27 @@ static td_tensor **make_views(const td_params *params, td_tensor *flat)
 
 static void require_room(const td_params *params, const td_tensor *flat, int64_t length)
 {
+    const td_param *last = &params->items[params->order[params->count - 1]];
     TD_REQUIRE(flat->step == 0 && flat->ndim == 1 && td_numel(flat) == length &&
-                   length >= td_numel(params->flat) && flat->dtype == params->flat->dtype &&
+                   length >= last->begin + last->count && flat->dtype == params->flat->dtype &&
                    td_same_device(td_device_of(flat), td_device_of(params->flat)),
                TD_HERE, "td_params_set_memory: %s cannot take the place of %s", td_describe(flat),
                td_describe(params->flat));
 }
 
-/* Copies what is there to the beginning of longer memory. */
-static void copy_begin(td_tensor *to, const td_tensor *from)
+/* What is not here stays zero. */
+static void copy_here(td_tensor *to, const td_tensor *from)
 {
-    td_tensor begin = td_params_part(to, 0, td_numel(from));
-    td_copy_(&begin, from);
-    to->name = from->name;
+    if (!from->storage->released) {
+        td_copy_(to, from);
+    }
 }
 
 static void move_values(td_params *params, td_tensor *flat, td_tensor **views)
 {
-    copy_begin(flat, params->flat);
+    flat->name = params->flat->name;
     for (int i = 0; i < params->count; i++) {
+        copy_here(views[i], params->items[i].tensor);
         td_exchange_memory(params->items[i].tensor, views[i]);
     }
     free_views(views, params->count); /* which hold the old memory now */
@@ -60,10 +62,11 @@ static void move_values(td_params *params, td_tensor *flat, td_tensor **views)
 
 static void move_grads(td_params *params, td_tensor *flat, td_tensor **views)
 {
-    copy_begin(flat, params->flat_grad);
+    flat->name = params->flat_grad->name;
     for (int i = 0; i < params->count; i++) {
         td_tensor *leaf = params->items[i].tensor;
         bool has = td_grad(leaf) != NULL;
+        copy_here(views[i], params->grads[i]);
         views[i]->name = params->grads[i]->name;
         if (td_is_leaf(leaf)) {
             td_set_grad_storage(leaf, views[i]);
@@ -94,4 +97,25 @@ td_status td_params_set_memory(td_params *params, td_tensor *values, td_tensor *
     }
     move_grads(params, grads, grad_views);
     return TD_OK;
+}
+
+td_status td_params_unspread(td_params *params)
+{
+    td_dtype dtype = params->flat->dtype;
+    td_device device = td_device_of(params->flat);
+    int64_t length = 0, *begin = calloc((size_t)params->count, sizeof *begin);
+    for (int i = 0; begin != NULL && i < params->count; i++) {
+        length = i == 0 ? td_params_place(params, dtype, params->order, begin) : length;
+        params->items[i].begin = begin[i];
+    }
+    free(begin);
+    td_params_set_peers(params, NULL);
+    td_tensor *values = length > 0 ? td_zeros(TD_SHAPE(length), dtype, device) : NULL;
+    td_tensor *grads = values != NULL ? td_zeros(TD_SHAPE(length), dtype, device) : NULL;
+    td_status status = grads != NULL ? td_params_set_memory(params, values, grads) : TD_E_NOMEM;
+    if (status != TD_OK) {
+        td_free(values);
+        td_free(grads);
+    }
+    return status;
 }

@@ -23,9 +23,9 @@ void td_module_set_staging(td_module *model, const td_staging *staging);
  * Call td_params_set_peers before any state is made. peers NULL: there are none any more. */
 void td_params_set_peers(td_params *params, const td_params_peers *peers);
 
-/* Moves the gradients, and the values unless `values` is NULL, into given memory: 1-d, persistent,
- * both of one length, which may be greater than before; the rest is zero and stays so. The memory
- * belongs to params from now on. TD_E_NOMEM: nothing has changed. */
+/* Moves the gradients, and the values unless `values` is NULL, into given memory: 1-d, zeroed,
+ * persistent, both of one length, which may be greater than that of all parameters; the rest stays
+ * zero. The memory belongs to params from now on. TD_E_NOMEM: nothing has changed. */
 td_status td_params_set_memory(td_params *params, td_tensor *values, td_tensor *grads);
 
 /* td_params_set_peers with another order and other places in the flat space, and with memory for
@@ -40,6 +40,40 @@ typedef struct td_params_places {
 } td_params_places;
 td_status td_params_spread(td_params *params, const td_params_peers *peers,
                            const td_params_places *places);
+
+/* ---- ranks that follow others ----
+ *
+ * Ranks that share are followed by others: as many, fewer or more. What is in a rank's window
+ * becomes bytes, which the next ranks read, whatever their windows are:
+ *
+ *     hidden = td_params_hide_state(params);
+ *     ...                                             they begin to share: td_ddp
+ *     td_params_show_state(params, hidden);
+ *     td_params_import(params, bytes);                of each rank of those before
+ *     ...
+ *     td_params_export(params, bytes);
+ *     td_params_unspread(params);                     they do not share any more
+ *
+ * For parameters on the CPU. */
+
+/* Hides the state from who begins to share; returns how much there is. td_params_show_state: it is
+ * zeros, for the present window; TD_E_NOMEM. */
+int td_params_hide_state(td_params *params);
+td_status td_params_show_state(td_params *params, int hidden);
+/* There are no peers any more: each parameter gets memory of its own. What this rank has of the
+ * values stays, the rest is zero; state stays as it was. TD_E_NOMEM: the model cannot run. */
+td_status td_params_unspread(td_params *params);
+
+/* TD_E_UNSUPPORTED: there is state that is not exported: averages of the weights, whole updates
+ * (Muon), or state packed in blocks. */
+td_status td_params_check_export(const td_params *params);
+/* The values and the state in this rank's window, and the numbers that all ranks have (step
+ * counts). The number of bytes is the same on all ranks. Import writes what this rank keeps of
+ * another rank's bytes; call td_params_meet before and after. */
+int64_t td_params_export_bytes(const td_params *params);
+void td_params_export(td_params *params, void *bytes);
+void td_params_import(td_params *params, const void *bytes);
+
 /* Copies elements of `from` (row-major, on the CPU) to `part`, 1-d, beginning with element `begin`.
  * Elements are counted in the memory order of `form`, which has the same shape. */
 void td_params_read_part(const td_tensor *from, const td_tensor *form, int64_t begin,

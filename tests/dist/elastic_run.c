@@ -3,8 +3,10 @@
 
 #include "dist/comm/collectives.h"
 #include "dist/comm/store/tcp.h"
+#include "dist/ddp/ddp.h"
 #include "dist/leaves/leaves.h"
 #include "nn/io/fingerprint.h"
+#include "nn/shared/shared.h"
 #include "tandem.h"
 #include "tensor/clock.h"
 #include "tensor/extend.h"
@@ -36,7 +38,7 @@ typedef struct elastic_board {
     _Atomic int rank_pids[PROCS_MAX];
     _Atomic int64_t step;
     _Atomic double stepped; /* when the latest step was committed */
-    _Atomic bool struck, gave, moved_on, played;
+    _Atomic bool struck, befriended, again, gave, moved_on, played;
     _Atomic uint64_t hash;
     _Atomic bool differ;
     _Atomic int worlds, adoptions;
@@ -51,9 +53,10 @@ static void (*player)(td_store *store);
 static td_module *elastic_net(void)
 {
     td_manual_seed(1);
-    return td_nn_sequential(td_nn_linear(FEATURES, 40), td_nn_batch_norm2d(40), td_nn_relu(),
-                            td_nn_dropout(0.2), td_nn_linear(40, 33), td_nn_gelu(),
-                            td_nn_linear(33, CLASSES));
+    td_module *first = td_nn_sequential(td_nn_linear(FEATURES, 40), td_nn_batch_norm2d(40),
+                                        td_nn_relu(), td_nn_dropout(0.2));
+    td_module *second = td_nn_sequential(td_nn_linear(40, 33), td_nn_gelu());
+    return td_nn_sequential(first, second, td_nn_linear(33, CLASSES));
 }
 
 static td_batch elastic_samples(int64_t size, uint64_t seed)
@@ -86,11 +89,92 @@ static void strike(elastic_when when, int64_t step)
     int rank = td_dist_rank();
     bool first = board->worlds <= c->ranks; /* all are in their first world */
     bool meant = c->victim == rank || (c->victim < 0 && rank > 0 && first);
-    if (c->when != when || c->at != step || !meant ||
-        (c->victim >= 0 && atomic_exchange(&board->struck, true))) {
+    bool with = c->friend > 0 && c->friend == rank;
+    if (c->when != when || c->at != step || !(meant || with) ||
+        (with && atomic_exchange(&board->befriended, true)) ||
+        (!with && c->victim >= 0 && atomic_exchange(&board->struck, true))) {
         return;
     }
     raise(c->stops ? SIGSTOP : SIGKILL);
+}
+
+/* ---- td_zero, in which a process may end itself ---- */
+
+typedef struct mortal_zero {
+    td_strategy head;
+    td_zero_options zero;
+} mortal_zero;
+
+static void strike_again(elastic_when then)
+{
+    const elastic_case *c = &board->c;
+    if (c->then == then && c->second == td_dist_rank() && board->struck &&
+        !atomic_exchange(&board->again, true)) {
+        raise(SIGKILL);
+    }
+}
+
+static td_divided mortal_check(const td_strategy *self, const td_ddp_options *ddp, td_site at)
+{
+    const td_strategy *zero = &((const mortal_zero *)self)->zero.strategy;
+    return zero->type->check(zero, ddp, at);
+}
+
+static void mortal_describe(const td_strategy *self, FILE *out)
+{
+    const td_strategy *zero = &((const mortal_zero *)self)->zero.strategy;
+    zero->type->describe(zero, out);
+}
+
+static void (*zero_meet)(void *user);
+
+/* Before and after windows are brought. */
+static void mortal_meet(void *user)
+{
+    static int meetings;
+    strike_again(++meetings % 2 == 1 ? ELASTIC_JOINED : ELASTIC_BROUGHT);
+    if (zero_meet != NULL) {
+        zero_meet(user);
+    }
+}
+
+static td_status mortal_open(const td_strategy *self, td_ddp_state *s)
+{
+    const td_strategy *zero = &((const mortal_zero *)self)->zero.strategy;
+    TD_TRY(zero->type->open(zero, s));
+    strike_again(ELASTIC_JOINING);
+    if (board->struck) {
+        zero_meet = s->params->peers.meet;
+        s->params->peers.meet = mortal_meet;
+    }
+    return TD_OK;
+}
+
+static const td_strategy_type mortal_type = { mortal_check, mortal_describe, mortal_open };
+
+/* Ends itself while copies are exchanged. */
+static void strike_in_exchange(elastic_process *p, int64_t step)
+{
+    strike(ELASTIC_UPDATED, step);
+    const elastic_case *c = &board->c;
+    int rank = td_dist_rank(), ranks = td_dist_world_size(), before = (rank + ranks - 1) % ranks;
+    bool takes = c->when == ELASTIC_EXCHANGED;
+    if ((!takes && c->when != ELASTIC_SENT) || c->at != step || c->victim != rank ||
+        board->struck) {
+        return;
+    }
+    td_params *params = td_parameters(p->net);
+    td_tensor *own = td_new(TD_SHAPE(td_params_export_bytes(params)), TD_U8, TD_CPU);
+    td_tensor *come = td_new(TD_SHAPE(td_params_export_bytes(params)), TD_U8, TD_CPU);
+    td_work *sent, *taken;
+    td_params_export(params, td_data_rw(own));
+    REQUIRE_OK(td_send(NULL, own, (rank + 1) % ranks, &sent));
+    if (takes) {
+        REQUIRE_OK(td_recv(NULL, come, before, &taken));
+        REQUIRE_OK(td_work_wait(taken, 0));
+    }
+    REQUIRE_OK(td_work_wait(sent, 0));
+    strike(c->when, step);
 }
 
 static void open_loader(elastic_process *p)
@@ -144,6 +228,10 @@ static void learn_step(elastic_process *p)
     if (td_elastic_commit(p->run)) {
         strike(ELASTIC_BEFORE_UPDATE, step);
         td_optim_step(p->optim);
+        strike_in_exchange(p, step);
+        if (!td_elastic_settle(p->run)) {
+            return;
+        }
         board->step = step + 1;
         board->stepped = td_clock();
         strike(ELASTIC_AFTER_STEP, step);
@@ -154,7 +242,12 @@ static void finish_run(elastic_process *p)
 {
     td_fingerprints bits;
     uint64_t none = 0;
-    REQUIRE_OK(td_fingerprint(&bits, .model = p->net, .optim = p->optim, .with_random = true));
+    td_status status =
+        td_fingerprint(&bits, .model = p->net, .optim = p->optim, .with_random = true);
+    if (status != TD_OK && td_elastic_failed(p->run)) {
+        return; /* ranks take it together */
+    }
+    REQUIRE_OK(status);
     if (!atomic_compare_exchange_strong(&board->hash, &none, bits.all) && none != bits.all) {
         board->differ = true;
     }
@@ -184,7 +277,10 @@ static int run_process(void)
     elastic_process p = { .net = elastic_net() };
     p.optim = td_sgd(td_parameters(p.net), .lr = 0.05, .momentum = 0.9, .nesterov = true);
     td_checkpoint_options state = { .model = p.net, .optim = p.optim };
-    p.run = td_elastic_open(&state, .leaves = c->leaves, .host = "127.0.0.1", .port = board->port,
+    mortal_zero mortal = { { &mortal_type },
+                           { { &td_zero_type }, (td_shard)c->stage, .gathers = c->gathers } };
+    p.run = td_elastic_open(&state, .strategy = c->stage > 0 ? &mortal.head : NULL,
+                            .leaves = c->leaves, .host = "127.0.0.1", .port = board->port,
                             .first = c->ranks, .timeout = c->timeout > 0 ? c->timeout : 20,
                             .connect_timeout = TD_SANITIZED ? 10 : 3, .backend = c->backend,
                             .adopted = on_adopted);

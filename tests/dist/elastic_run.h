@@ -14,17 +14,28 @@ typedef enum elastic_when {
     ELASTIC_BEFORE_UPDATE, /* committed, and the weights are old */
     ELASTIC_AFTER_STEP,
     ELASTIC_FINISHED, /* with all steps made */
+    /* With a stage: */
+    ELASTIC_UPDATED,   /* before the exchange of copies */
+    ELASTIC_SENT,      /* in the exchange: its copy is sent, and it takes none */
+    ELASTIC_EXCHANGED, /* before the barrier */
+    ELASTIC_JOINING,   /* in td_ddp of the next world */
+    ELASTIC_JOINED,    /* before windows are brought */
+    ELASTIC_BROUGHT,   /* with its windows, before the next world's exchange */
 } elastic_when;
 
 typedef struct elastic_case {
     int ranks, leaves;
     int64_t steps;
+    int stage;           /* td_zero's; 0: every rank has all */
+    bool gathers;        /* td_zero's */
     bool loads;          /* samples come from a loader */
     const char *backend; /* NULL: shm */
     double timeout;      /* 0: 20 */
-    /* The process with rank `victim` ends itself at a step, once; victim -1: all but rank 0. */
-    elastic_when when;
-    int victim;
+    /* The process with rank `victim` ends itself at a step, once; victim -1: all but rank 0. With a
+     * friend above 0 that rank does so, too. Rank `second` of the next world ends itself at `then`.
+     */
+    elastic_when when, then;
+    int victim, friend, second;
     int64_t at;
     /* Random kills from here, `kills` of them, each after `least` to `most` seconds. */
     int kills;

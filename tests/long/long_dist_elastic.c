@@ -1,5 +1,5 @@
 /* A long storm: eight processes, of which 1,000 are killed one after the other and replaced. KILLS
- * and SEED set other numbers. */
+ * and SEED set other numbers; with STAGE=1, 2 or 3 ranks divide the model (td_zero). */
 #include "tests/dist/elastic_run.h"
 #include "tests/help/dist_procs.h"
 
@@ -24,6 +24,7 @@ static void test_long_storm(void **state)
     elastic_case c = { .ranks = 8,
                        .leaves = 8,
                        .steps = 40 * kills,
+                       .stage = storm_number("STAGE", 0),
                        .backend = procs_are_over("gloo") ? "gloo" : NULL,
                        .kills = kills,
                        .seed = (unsigned)storm_number("SEED", 1),

@@ -258,7 +258,7 @@ static void test_gradients_move_into_given_memory(void **state)
     float *before = malloc((size_t)count * sizeof *before);
     td_read(td_params_flat_grad(params), before, TD_F32);
 
-    td_tensor *memory = td_full(TD_SHAPE(count), -1.0, TD_F32, TD_CPU);
+    td_tensor *memory = td_zeros(TD_SHAPE(count), TD_F32, TD_CPU);
     assert_int_equal(td_params_set_memory(params, NULL, memory), TD_OK);
     assert_ptr_equal(td_params_flat_grad(params), memory);
     assert_memory_equal(td_data(memory), before, (size_t)count * sizeof *before);

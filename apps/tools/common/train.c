@@ -192,10 +192,7 @@ static td_status take_results(train_run *r)
              r->state.epoch + 1, r->state.batch + 1, r->args.words.lr, r->args.words.precision);
     r->so_far.optim_steps += last && results[RESULT_OUTCOME] == TD_SCALE_TAKEN;
     TD_TRY(count_step(r, results, r->so_far.targets[batch % RUNNER_DEPTH]));
-    if (r->ranks.elastic != NULL) {
-        TD_TRY(train_commit(r));
-        train_optimize(r);
-    }
+    TD_TRY(r->ranks.elastic != NULL ? train_commit(r) : TD_OK);
     return after_step(r, results[RESULT_LOSS]);
 }
 

@@ -321,8 +321,8 @@ td_status train_check_elastic(const train_run *r);
 td_status train_worlds(train_run *r, td_status (*train_here)(train_run *r, bool first));
 /* Whether the world goes on. If not, the function above returns. */
 bool train_stands(const train_run *r);
-/* The end of a step, whose results r->state has: all ranks have all gradients. Otherwise the step
- * is undone. */
+/* The end of a step, whose results r->state has: where all ranks have all gradients, the optimizer
+ * makes its step. Otherwise the step is undone. */
 td_status train_commit(train_run *r);
 /* Leaves the last world. */
 td_status train_elastic_close(train_run *r);

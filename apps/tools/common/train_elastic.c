@@ -23,9 +23,10 @@ td_status train_check_elastic(const train_run *r)
         { a->ranks.leaves == 0, "without --leaves",
           "a step would depend on the number of processes: give --leaves N, at least as many as "
           "there are processes" },
-        { r->ranks.zero.stage != TD_SHARD_NONE, "with --shard",
-          "a dead process's part would be lost: leave it out, or start all again by tdrun "
-          "--nproc-per-node N --max-restarts M" },
+        { r->ranks.zero.stage != TD_SHARD_NONE &&
+              (a->recipe.ema_decay > 0 || td_math_now().precision == TD_PRECISION_FP16),
+          "with --shard, and averages of the weights or fp16",
+          "a step that a death undoes would leave them changed: leave one of both out" },
         { a->ranks.mesh != NULL || getenv("TANDEM_MESH") != NULL ||
               a->ranks.slices + a->ranks.micro > 0,
           "with --mesh (or TANDEM_MESH), --slices or --micro",
@@ -84,7 +85,9 @@ static td_status elastic_open(train_run *r)
     e->kept = r->state;
     e->state = train_contents(r, "");
     e->state.metadata = e->notes.items;
+    bool shards = r->ranks.zero.stage != TD_SHARD_NONE;
     e->run = td_elastic_open(&e->state, .leaves = (int)r->args.ranks.leaves,
+                             .strategy = shards ? &r->ranks.zero.strategy : NULL,
                              .step = elastic_steps_before(r), .timeout = r->args.ranks.timeout,
                              .adopted = elastic_adopted, .user = r);
     return e->run != NULL ? TD_OK : TD_E_NETWORK;
@@ -129,6 +132,10 @@ td_status train_commit(train_run *r)
     train_elastic *e = r->ranks.elastic;
     if (!td_elastic_commit(e->run)) {
         return TD_E_PEER; /* train_worlds goes on */
+    }
+    train_optimize(r);
+    if (!td_elastic_settle(e->run)) {
+        return TD_E_PEER;
     }
     e->kept = r->state;
     return TD_OK;

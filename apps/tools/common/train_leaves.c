@@ -68,7 +68,7 @@ td_tensor *train_number(double value)
 }
 
 /* Sums over leaves are exact: of counts, or of a few f32 as doubles. In an elastic run the
- * optimizer waits until all ranks have the step's results (train.c). */
+ * optimizer waits until all ranks have the step's results (train_commit). */
 td_status train_learn_leaves(void *user, td_tensor *const *inputs, td_tensor **results)
 {
     train_run *r = user;

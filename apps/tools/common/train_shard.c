@@ -46,7 +46,8 @@ td_status train_set_shard(train_run *r)
     r->ranks.zero.offload = r->args.ranks.offload;
     bool narrow = r->args.ranks.wire != NULL && strcmp(r->args.ranks.wire, "none") != 0;
     r->ranks.zero.wire = narrow ? r->args.ranks.wire : NULL;
-    bool shards = td_dist_is_initialized() && r->ranks.zero.stage == TD_SHARD_PARAMETERS;
+    bool several = td_dist_is_initialized() || ranks_elastic();
+    bool shards = several && r->ranks.zero.stage == TD_SHARD_PARAMETERS;
     TD_CHECK(shards || (!narrow && r->args.ranks.offload == NULL), TD_E_ARG,
              "--%s is for processes with --shard parameters; one is enough (tdrun "
              "--nproc-per-node 1)",
