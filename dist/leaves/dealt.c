@@ -92,6 +92,8 @@ static td_status dealt_on(td_leaves *v, td_ddp_event event, td_ddp_unit *u)
     }
     for (int k = 0; event == TD_DDP_REDUCED && !good && k < v->ddp->units.count; k++) {
         units[k].stack.count = 0;
+        td_free(units[k].come); /* its all-to-all has not begun */
+        units[k].come = NULL;
     }
     return TD_OK;
 }
