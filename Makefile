@@ -146,11 +146,9 @@ STD      := -std=c11 -D_GNU_SOURCE -ffp-contract=off
 OPTIMIZE := -O3 -g -fno-math-errno -fno-trapping-math $(TD_SMALL_CFLAGS)
 SMALL_LD := $(TD_SMALL_LDFLAGS)
 WARN     := -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes $(if $(WERROR),-Werror)
-# Under the address sanitizer a load through a null pointer, or behind an object, is found without "undefined".
-TOLD_BY_ADDRESS := $(if $(findstring address,$(SANITIZE)),$(if $(findstring undefined,$(SANITIZE)),-fno-sanitize=null$(comma)object-size))
 ifneq ($(SANITIZE),)
 OPTIMIZE := -O2 -g1 -fno-omit-frame-pointer -fno-math-errno -fno-trapping-math \
-            -fsanitize=$(SANITIZE) $(TOLD_BY_ADDRESS) -fno-sanitize-recover=all -DTD_DEBUG=1 \
+            -fsanitize=$(SANITIZE) -fno-sanitize-recover=all -DTD_DEBUG=1 \
             $(if $(filter clang%,$(compiler)),-Wno-pass-failed) # clang: loops with checks are not vectorized
 SMALL_LD :=
 endif
@@ -234,11 +232,11 @@ endif
 endif
 # Tiles of sums are local arrays that must stay in registers. The address sanitizer would put them
 # into memory: half as fast, and twice as long to compile. What "undefined" sees of their bounds is left.
-# (-O1: the same checks as -O2, in half of the time to compile. Where pointers wrap around, they point at what the
-# address sanitizer knows.)
+# (-O1: the same checks as -O2, in half of the time to compile.) In kernels a load through a null pointer, behind an
+# object, or where a pointer has wrapped around is found by the address sanitizer alone.
 ifneq ($(filter address,$(subst $(comma), ,$(SANITIZE))),)
 $(B)/tensor/cpu/gemm_kernels.o: ALL_CFLAGS += -O1
-$(B)/tensor/cpu/%.o: ALL_CFLAGS += $(if $(findstring undefined,$(SANITIZE)),-fno-sanitize=pointer-overflow)
+$(B)/tensor/cpu/%.o: ALL_CFLAGS += $(if $(findstring undefined,$(SANITIZE)),-fno-sanitize=null$(comma)object-size$(comma)pointer-overflow)
 $(B)/tensor/cpu/gemm_kernels.o $(B)/tensor/cpu/bf16_kernels.o $(B)/tensor/cpu/depthwise_kernels.o: \
     ALL_CFLAGS += $(if $(filter clang%,$(compiler)),-mllvm -asan-stack=0,--param=asan-stack=0)
 endif
