@@ -109,7 +109,7 @@ await_line '^step    24' first second
 kill -TERM "${nodes[1]}"
 wait "${nodes[0]}"
 tap $? 'the node that is left ends the run' first
-grep -qa '2 replicas' first second && grep -qa '1 replicas' first
+grep -qa 'replicas: 2' first second && grep -qa 'replicas: 1' first
 tap $? 'with fewer replicas' first
 tail -n 1 whole >one
 grep -a '^step' first | tail -n 1 >many

@@ -24,9 +24,10 @@ for app in "$apps"/*; do
 done
 echo "the largest stripped program: $name, $largest bytes" >"$work/out"
 # (4.96 MB with 30 operations on elements; with all of them, and those on shapes, 6.2: the table of kernels keeps each.
-# With a GPT's kernels on GPUs, stb_image, leaves, stages and slices, 6.9.)
-[ "$largest" -gt 0 ] && [ "$largest" -le 7000000 ]
-tap $? 'programs are under 7 MB' "$work/out"
+# With a GPT's kernels on GPUs, stb_image, leaves, stages and slices, 6.9; with norms and residuals of a GPT's layer in
+# two dtypes, 7.02.)
+[ "$largest" -gt 0 ] && [ "$largest" -le 7200000 ]
+tap $? 'programs are under 7.2 MB' "$work/out"
 
 # The quickest of 20 starts, and the memory of all of them (this measures Python's own as well, which is
 # about 10 MB): loading the program, and its version.

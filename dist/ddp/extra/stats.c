@@ -12,6 +12,7 @@
 #include "tensor/clock.h"
 #include "dist/comm/collectives.h"
 #include "dist/ddp/extra/parts.h"
+#include "nn/internal.h"
 #include "tensor/hooks.h"
 #include "tensor/system/number.h"
 
@@ -245,7 +246,7 @@ void td_ddp_print_stats(const td_module *net, FILE *out)
     for (int i = 0; i < f->buckets && i < shown; i++) {
         td_fprintf(out, " %.2f", (double)f->bucket_bytes[i] / (1 << 20));
     }
-    if (f->forward == 0.0) { /* a pipeline does not call td_forward of the whole model */
+    if (td_node_of(net)->staging != NULL) { /* no td_forward is a step's */
         td_fprintf(out, "%s\nstep %lld: communication %.2f ms\n", f->buckets > shown ? " ..." : "",
                    (long long)f->steps, f->communication * 1e3);
         return;
